@@ -10,6 +10,7 @@ mod batch;
 mod block;
 mod busy;
 mod check;
+mod costs;
 mod deadline;
 mod drips;
 mod effort;

@@ -3,6 +3,7 @@
 
 use proto::{Ask, Upstream};
 
+use super::costs::Costs;
 use crate::Time;
 use crate::base::buffer::Slice;
 use crate::base::id::ConnId;
@@ -36,9 +37,8 @@ pub(crate) struct Batch {
     pub(crate) since: Time,
     /// When its last key came. Its time in the queue counts from then on.
     pub(crate) latest: Time,
-    /// The cost of its keys, and the bytes that those of unknown length may have in answer.
-    pub(super) cost: u64,
-    pub(super) unproven: u64,
+    /// The costs of its keys.
+    pub(super) costs: Costs,
 }
 
 /// One key of a batch.
@@ -68,8 +68,7 @@ impl Batch {
             turn: 0,
             since: Time(0),
             latest: Time(0),
-            cost: 0,
-            unproven: 0,
+            costs: Costs::default(),
         })
     }
 
@@ -85,7 +84,7 @@ impl Batch {
         self.turn = turn;
         self.since = now;
         self.latest = now;
-        (self.cost, self.unproven) = (0, 0);
+        self.costs = Costs::default();
     }
 
     /// Clears a used batch for keys to be asked as those of another.
@@ -97,7 +96,7 @@ impl Batch {
 
     /// Returns the bytes that are sent for its keys, and expected in answer.
     pub(crate) fn bytes_asked(&self) -> u64 {
-        self.cost.saturating_sub(self.entries.len() as u64 * limits::COST_OF_MESSAGE)
+        self.costs.bytes().saturating_sub(self.entries.len() as u64 * limits::COST_OF_MESSAGE)
     }
 
     /// Returns the bytes before the first key: the command and its arguments.
@@ -140,22 +139,21 @@ impl Batch {
         let start = upstream.push_fetch(key, &mut self.text);
         let (start, end) = (start as u32, (start + key.len()) as u32);
         self.entries.push(Entry { part, client, cost, start, end });
-        self.cost += cost.bytes();
-        self.unproven += cost.unproven();
+        self.costs.add(cost);
     }
 
     /// Gives a key another cost.
     pub(super) fn renew(&mut self, at: usize, cost: Cost) {
         let before = std::mem::replace(&mut self.entries[at].cost, cost);
-        self.cost = self.cost + cost.bytes() - before.bytes();
-        self.unproven = self.unproven + cost.unproven() - before.unproven();
+        self.costs.add(cost);
+        self.costs.remove(before);
     }
 
     /// Whether the answers would be large with one more key, or of unknown length and more than a
     /// link may have of these: what is one message can be neither bounded nor taken back.
     pub(super) fn is_dear(&self, base: &Base, cost: Cost) -> bool {
-        self.cost + cost.bytes() > base.limits.large_min
-            || cost.is_unproven() && self.unproven + cost.unproven() > base.limits.unproven
+        self.costs.bytes() + cost.bytes() > base.limits.large_min
+            || cost.is_unproven() && self.costs.unproven() + cost.unproven() > base.limits.unproven
     }
 
     /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,

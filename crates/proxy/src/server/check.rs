@@ -3,6 +3,7 @@
 use super::Servers;
 use std::collections::BTreeMap;
 
+use super::costs::Costs;
 use super::link::Link;
 use super::message::{Body, Payload, Unit};
 use super::queue::FairQueue;
@@ -270,7 +271,7 @@ impl Servers {
                     || !self.has_room_for(id, one.effort)
             };
             let is_due = link.queue.firsts().any(|one| !rests(one));
-            let is_due = is_due && link.inflight == 0 && !self.has_room_since;
+            let is_due = is_due && link.inflight == Costs::default() && !self.has_room_since;
             assert!(!is_due, "a client waits although nothing is in flight");
             assert!(link.queue.is_empty() || self.backlogs.contains(&id), "what waits is served");
             let gathers = link.is_up() && link.batch.is_some();
@@ -294,11 +295,10 @@ fn check_link(link: &Link) -> usize {
     assert!(link.unmerged_batch.is_none(), "a request's own batch leaves with it");
     parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
     parts += link.queue.iter().map(|(_, waiting, _)| waiting.parts()).sum::<usize>();
-    let messages = link.outstanding.iter().map(|message| message.cost.bytes()).sum::<u64>();
-    let keys = link.batches().map(|batch| batch.cost).sum::<u64>();
-    assert_eq!(link.inflight, messages + keys, "the cost in flight adds up");
-    let statistics = link.outstanding.iter().filter(|message| message.cost.is_statistics());
-    assert_eq!(link.statistics as usize, statistics.count(), "statistics in flight add up");
+    let mut costs = Costs::default();
+    link.outstanding.iter().for_each(|message| costs.add(message.cost));
+    link.batches().for_each(|batch| costs.add_all(batch.costs));
+    assert_eq!(link.inflight, costs, "the costs in flight add up");
     assert!(link.queue.largest_balance() <= limits::QUANTUM, "a client gathers credit");
     let in_fetch = |body: &Body| body.arrival.part.is_some() && body.unit == Unit::Key;
     parts + usize::from(link.body.as_ref().is_some_and(in_fetch))

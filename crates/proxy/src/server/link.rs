@@ -23,6 +23,7 @@ use proto::{Progress, Upstream};
 use super::around::Around;
 use super::batch::Batch;
 use super::effort::{Answered, WorkTurn};
+use super::costs::Costs;
 use super::inflight::InflightLimit;
 use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
@@ -64,12 +65,8 @@ pub(super) struct Link {
     /// What waits until there is room within the in-flight limit.
     pub(super) queue: FairQueue,
     pub(super) limit: InflightLimit,
-    /// The cost of its messages and of the open batch.
-    pub(super) inflight: u64,
-    /// Bytes that the answers among those may have that may be far larger than expected.
-    pub(super) unproven: u64,
-    /// How many of its messages ask for statistics.
-    pub(super) statistics: u32,
+    /// The costs of its messages and of the open batch.
+    pub(super) inflight: Costs,
     /// It is in the list of links for which something waits.
     pub(super) has_backlog: bool,
     /// Bytes that its gets hold until they are answered.
@@ -182,9 +179,7 @@ impl Link {
             internal: Vec::new(),
             queue: FairQueue::default(),
             limit: InflightLimit::new(limits.inflight, now),
-            inflight: 0,
-            unproven: 0,
-            statistics: 0,
+            inflight: Costs::default(),
             has_backlog: false,
             fetch_bytes: 0,
             replies: 0,
@@ -269,7 +264,7 @@ impl Link {
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
         self.overtaken += cost.bytes().saturating_sub(limits::COST_OF_MESSAGE).max(len as u64);
-        let inflight = u32::try_from(self.inflight).unwrap_or(u32::MAX);
+        let inflight = u32::try_from(self.inflight.bytes()).unwrap_or(u32::MAX);
         if effort != Effort::Quick {
             self.work_end = self.queued;
         }
@@ -313,23 +308,20 @@ impl Link {
     /// and grows: a server takes one connection's requests one after the other, and keys that leave
     /// together cost once. But other messages go ahead, and a few of those are enough.
     pub(super) fn batch_may_leave(&self) -> bool {
-        let cost = self.batch.as_ref().map_or(0, |batch| batch.cost);
-        let (others, limit) = (self.inflight - cost, self.limit.bytes());
+        let cost = self.batch.as_ref().map_or(0, |batch| batch.costs.bytes());
+        let (others, limit) = (self.inflight.bytes() - cost, self.limit.bytes());
         others <= limit / 2 || cost >= limit / 4 || self.overtaken >= limits::OVERTAKEN_MAX
     }
 
     /// Counts keys or a message out of what is in flight.
     #[inline]
     pub(super) fn forget_cost(&mut self, cost: Cost) {
-        self.inflight -= cost.bytes();
-        self.unproven -= cost.unproven();
-        self.statistics -= u32::from(cost.is_statistics());
+        self.inflight.remove(cost);
     }
 
     /// As `forget_cost`, for all keys of a batch.
     pub(super) fn forget_batch(&mut self, batch: &Batch) {
-        self.inflight -= batch.cost;
-        self.unproven -= batch.unproven;
+        self.inflight.remove_all(batch.costs);
     }
 
     /// Removes the first message, whose reply is complete.

@@ -140,9 +140,7 @@ impl Servers {
     /// Counts a part that has left for a link's output.
     #[inline]
     pub(super) fn count_sent(link: &mut Link, load: Option<&mut Load>, cost: Cost) {
-        link.inflight += cost.bytes();
-        link.unproven += cost.unproven();
-        link.statistics += u32::from(cost.is_statistics());
+        link.inflight.add(cost);
         if let Some(load) = load {
             load.sent += 1;
             load.inflight += cost.bytes();

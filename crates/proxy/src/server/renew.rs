@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::mem::take;
 
 use super::batch::Batch;
+use super::costs::Costs;
 use super::link::Link;
 use super::message::Message;
 use super::open::is_out;
@@ -116,9 +117,7 @@ struct Unsent {
     overtaken: u64,
     internal: Vec<u64>,
     queue: FairQueue,
-    inflight: u64,
-    unproven: u64,
-    statistics: u32,
+    inflight: Costs,
     fetch_bytes: usize,
     queued: u64,
 }
@@ -138,8 +137,6 @@ impl Unsent {
             internal: take(&mut link.internal),
             queue: take(&mut link.queue),
             inflight: take(&mut link.inflight),
-            unproven: take(&mut link.unproven),
-            statistics: take(&mut link.statistics),
             fetch_bytes: take(&mut link.fetch_bytes),
             queued: link.queued - start,
         }
@@ -152,9 +149,7 @@ impl Unsent {
         self.outstanding.iter_mut().for_each(|message| message.end += before);
         link.outstanding.extend(self.outstanding);
         link.internal.extend(self.internal);
-        link.inflight += self.inflight;
-        link.unproven += self.unproven;
-        link.statistics += self.statistics;
+        link.inflight.add_all(self.inflight);
         link.fetch_bytes += self.fetch_bytes;
         link.queued += self.queued;
         // Any of them may not be quick.
@@ -170,8 +165,6 @@ impl Unsent {
         link.internal = self.internal;
         link.queue = self.queue;
         link.inflight = self.inflight;
-        link.unproven = self.unproven;
-        link.statistics = self.statistics;
         link.fetch_bytes = self.fetch_bytes;
         link.queued = self.queued;
         // Any of them may not be quick.

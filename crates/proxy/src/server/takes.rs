@@ -29,7 +29,7 @@ impl Link {
     pub(super) fn takes_now(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
         let bytes = cost.bytes();
         let is_usual = self.queue.is_empty()
-            && self.inflight + bytes <= self.limit.bytes()
+            && self.inflight.bytes() + bytes <= self.limit.bytes()
             && load.inflight + bytes <= base.limits.client_outbox as u64
             && !load.is_beyond(self.depth)
             && !cost.is_special();
@@ -78,8 +78,8 @@ impl Link {
     /// Whether its in-flight limit has room for a part of this cost.
     #[inline]
     pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
-        let is_free = self.inflight == 0 && !bug!(LimitNeverOpens);
-        let fits = is_free || self.inflight + cost.bytes() <= self.limit.bytes();
+        let is_free = self.inflight.bytes() == 0 && !bug!(LimitNeverOpens);
+        let fits = is_free || self.inflight.bytes() + cost.bytes() <= self.limit.bytes();
         fits && (!cost.is_special() || self.takes_special(base, cost))
     }
 
@@ -113,10 +113,11 @@ impl Link {
     fn takes_special(&self, base: &Base, cost: Cost) -> bool {
         if cost.is_statistics() {
             let more = self.limit.round_trip() / limits::DEPTH_TRIP_US;
-            return u64::from(self.statistics) < limits::STATISTICS_INFLIGHT + more;
+            return u64::from(self.inflight.statistics()) < limits::STATISTICS_INFLIGHT + more;
         }
         let trips = 1 + self.limit.round_trip() / (2 * limits::QUEUEING_US);
         let most = base.limits.unproven.saturating_mul(trips);
-        self.unproven == 0 || self.unproven + cost.unproven() <= most
+        let unproven = self.inflight.unproven();
+        unproven == 0 || unproven + cost.unproven() <= most
     }
 }

@@ -176,7 +176,7 @@ impl Servers {
     ) {
         let Some(link) = self.links.find_mut(id) else { return };
         // A few larger messages cost less than many small ones.
-        if link.inflight > link.limit.bytes() / 4 * 3 && !link.is_for_slow() {
+        if link.inflight.bytes() > link.limit.bytes() / 4 * 3 && !link.is_for_slow() {
             return;
         }
         link.queue.begin_pass();
