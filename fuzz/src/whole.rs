@@ -438,6 +438,7 @@ fn plan(is_redis: bool, dice: &mut Dice) -> Plan {
             stream_min: 1 + dice.below(300),
             turn_work: 1 + dice.below(60) as u32,
             large_min: 1 + dice.below(400) as u64,
+            kept_least: 1 + dice.below(200),
         };
     }
     let mut plan = Plan::new(vec![pool]);

@@ -33,7 +33,7 @@ fn ten_thousand_seeds_find_nothing() {
     assert!(met.iter().all(|count| *count > 10_000), "{sum:?}");
     assert!(sum.installs > 10_000 && sum.repeats > 10_000, "{sum:?}");
     assert!(sum.half_waiting > 1_000 && sum.left_waiting > 10_000, "{sum:?}");
-    assert!(sum.full_shares > 300, "{sum:?}");
+    assert!(sum.full_shares > 300 && sum.unread.iter().all(|count| *count > 50), "{sum:?}");
     assert!(sum.ejections > 1_000 && sum.orphans > 1_000, "{sum:?}");
     assert!(sum.refused_forms > 10_000, "{sum:?}");
     assert!(sum.tenants > 100_000 && sum.tenants_delayed > 10_000, "{sum:?}");

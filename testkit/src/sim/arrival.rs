@@ -1,6 +1,6 @@
 //! How clients come, and what they ask for again that was not done on an earlier connection.
 
-use proxy::ConnId;
+use proxy::{ConnId, limits};
 
 use super::ask::Asker;
 use super::client::Client;
@@ -60,7 +60,10 @@ impl World {
             client.talk = Some(Box::new(talk));
         }
         if client.reads_late {
-            client.writes_first = self.random.permille(300);
+            let is_bounded =
+                self.pools[pool].plan.client_buffer_max < limits::CLIENT_BUFFER_DEFAULT;
+            // Few clients live long enough to be closed for it.
+            client.writes_first = self.random.permille(if is_bounded { 700 } else { 300 });
             client.capacity = self.random.range(10, 3_000);
         }
         say!(self, "client {} of pool {pool} at {}", client.number, id.index());

@@ -119,6 +119,8 @@ pub struct Client {
     pub writes_first: bool,
     /// When the kernel accepted some of its answers last.
     pub taken_at: Time,
+    /// It is closed because it has written too much and read nothing.
+    pub is_given_up: bool,
     /// It asks much at once.
     pub is_greedy: bool,
     /// It has sent a request of meta or binary.
@@ -237,6 +239,7 @@ impl Client {
             reads_late: false,
             writes_first: false,
             taken_at: Time(0),
+            is_given_up: false,
             is_greedy: false,
             has_forms: false,
             is_binary: false,

@@ -56,6 +56,7 @@ impl World {
         assert_eq!((ids, clients), (0, 0), "rows and clients left behind");
         self.proxy.end_turn(self.now);
         self.carry_out();
+        assert_eq!(self.proxy.memory_in_blocks(), 0, "memory that nobody holds is not given back");
         assert_eq!(self.proxy.retired_ids_in_use(), [], "what has left the plan is still needed");
         self.check_rows();
     }

@@ -22,7 +22,8 @@
 //!   `NeverResume`, `AwaitForEver`.
 //! * A client that takes nothing is read on, since it may write before it reads: 10 ms:
 //!   `AheadNeverOpens`. What it has sent is read in its order, and whole: `AheadOvertaken`,
-//!   `ForgetAhead`.
+//!   `ForgetAhead`. If it sends too much, it is closed: `write`, and no earlier: `KeepUnread`,
+//!   `HurryUnread`. What was kept of it is given back: the end of the run: `KeepFreed`.
 //! * A client that has had its share of a turn is read again: the turns that pay for what it asked:
 //!   `ForgetShare`.
 //! * What waits for a link is served while there is room within the in-flight limit: the end of
@@ -77,7 +78,8 @@ impl World {
         }
     }
 
-    /// Checks that a client is read on that takes nothing and may not read before it has written.
+    /// Checks that a client is read on that takes nothing and may not read before it has written,
+    /// and is closed in time if it has written too much.
     fn check_stuck(&self, client: &Client) {
         let ends = client.is_half_closed || self.proxy.is_leaving(client.id);
         let is_stopped = client.is_paused && !self.proxy.is_awaiting(client.id);
@@ -85,7 +87,12 @@ impl World {
             return;
         }
         let since = client.taken_at.after(limits::AHEAD_AFTER_US).max(client.paused_at.after(1));
-        let most = since.after(self.scene.tick_max as u64);
+        let mut most = since.after(self.scene.tick_max as u64);
+        let pool = &self.pools[client.pool];
+        let bound = pool.plan.client_buffer_max.max(self.scene.plan.limits.kept_least);
+        if self.proxy.kept_ahead(client.id) >= bound {
+            most = most.after(pool.longest_write_since(client.taken_at));
+        }
         assert!(self.now <= most, "client {} is stuck since {since:?}", client.number);
     }
 

@@ -1,9 +1,9 @@
 //! The model master. It decides which servers are out of the ring, with a delay after the reports,
 //! and gives the proxy other plans at any moment.
 
+use proxy::Report;
 use proxy::outliers::Decision;
 use proxy::plan::{AdminState, OnFailure, PoolPlan, Timeouts};
-use proxy::{Report, limits};
 
 use super::rings::View;
 use super::scene;
@@ -341,13 +341,7 @@ impl World {
         if self.scene.faults.is_empty() {
             return false;
         }
-        let all = |us| Timeouts {
-            connect: us,
-            queue: us,
-            reply: us,
-            slow: us,
-            write: limits::TIMEOUT_WRITE_DEFAULT_US,
-        };
+        let all = |us| Timeouts { connect: us, queue: us, reply: us, slow: us, write: us };
         // Often all of them, and much longer or shorter than before.
         let timeouts = match self.random.below(3) {
             0 => scene::timeouts(&mut self.random, false),

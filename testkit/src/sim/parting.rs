@@ -125,4 +125,39 @@ impl World {
             self.journal.unheard.extend(client.unheard());
         }
     }
+
+    /// Checks that a client may be closed that has written so much, and reads nothing.
+    pub fn note_unread(&mut self, id: ConnId, kept: usize, bound: &str) {
+        let client = self.clients[id.index()].as_ref().expect("it is there");
+        assert_eq!(client.id, id, "it is not there any more");
+        let plan = &self.pools[client.pool].plan;
+        if bound == "client_buffer_max" {
+            let bound = plan.client_buffer_max.max(self.scene.plan.limits.kept_least);
+            assert!(kept >= bound, "a client is closed of which {kept} bytes are kept");
+            // It may read as soon as it is not read itself.
+            let write = self.patience_to_read(client).min(limits::AHEAD_FULL_US);
+            let (since, end) = (client.paused_at, client.paused_at.after(write));
+            assert!(self.now >= end, "a client is closed that is stopped since {since:?}");
+        } else {
+            assert!(bound == "memory_max" && self.scene.tight_memory, "{bound}");
+            self.unread_at = self.now;
+        }
+        assert!(client.is_full, "a client is closed that takes its answers");
+        let (since, patience) = (client.taken_at, self.patience_to_read(client));
+        assert!(self.now >= since.after(patience), "a client has had since {since:?} to read");
+        self.clients[id.index()].as_mut().expect("it is there").is_given_up = true;
+    }
+
+    /// Whether a client is closed for the memory that it holds. Where several are closed for it at
+    /// once, the log names the first.
+    pub fn is_given_up(&self, client: &Client) -> bool {
+        let is_unnamed = self.unread_at == self.now && client.is_full;
+        let waits_for_all = client.taken_at.after(self.patience_to_read(client)) <= self.now;
+        client.is_given_up || is_unnamed && waits_for_all
+    }
+
+    /// Returns the shortest time that a client had to take more of its answers.
+    fn patience_to_read(&self, client: &Client) -> u64 {
+        self.pools[client.pool].deadlines_since(client.taken_at).write
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use proxy::limits::{self, Limits};
+use proxy::limits::Limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
 use shard::{Distribution, Hash};
 
@@ -127,6 +127,10 @@ impl Scene {
         let clients_max = if random.permille(100) { random.range(1, 4) } else { usize::MAX };
         let limits = limits(random);
         (plan.memory_max, plan.limits) = (memory_max, limits);
+        if limits.kept_least < Limits::default().kept_least {
+            let most = limits.kept_least * (limits.client_outbox % 3);
+            plan.pools.iter_mut().for_each(|pool| pool.client_buffer_max = most);
+        }
         if random.permille(200) {
             plan.private_max = random.range(1, 6) as u64;
         }
@@ -171,6 +175,9 @@ fn limits(random: &mut Random) -> Limits {
         limits.turn_work = 3 + limits.client_outbox as u32 % 60;
         limits.unproven = (1 + limits.client_outbox as u64 % 32) * 512 * 1024;
         limits.depth = 1 + limits.client_outbox as u32 % 9;
+        if limits.client_outbox.is_multiple_of(2) {
+            limits.kept_least = limits.client_outbox / 8;
+        }
     }
     if random.permille(500) {
         let most = *random.pick(&[40, 3_000]);
@@ -267,7 +274,7 @@ pub fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
     const RANGE: RangeInclusive<usize> = 3_000..=60_000;
     let mut one = || random.range(*RANGE.start(), *RANGE.end()) as u64;
     let (connect, queue, reply) = (one(), one(), one());
-    Timeouts { connect, queue, reply, slow: 4 * reply, write: limits::TIMEOUT_WRITE_DEFAULT_US }
+    Timeouts { connect, queue, reply, slow: 4 * reply, write: queue / 2 + 1_500 }
 }
 
 /// Makes the keys of a pool: short and long ones; a few dozen long ones fill a merged get.

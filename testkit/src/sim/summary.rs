@@ -33,6 +33,9 @@ pub struct Summary {
     pub left_waiting: u64,
     /// Clients closed in the middle of a value.
     pub cut_off: u64,
+    /// Clients closed because they had written too much and read nothing, and for the memory that
+    /// they held.
+    pub unread: [u64; 2],
     pub ejections: u64,
     /// Plans installed, including the same ones again.
     pub installs: u64,
@@ -71,6 +74,7 @@ impl Summary {
         self.half_waiting += other.half_waiting;
         self.left_waiting += other.left_waiting;
         self.cut_off += other.cut_off;
+        (0..2).for_each(|at| self.unread[at] += other.unread[at]);
         self.ejections += other.ejections;
         self.installs += other.installs;
         self.orphans += other.orphans;

@@ -139,11 +139,12 @@ impl World {
         let now = self.now;
         if let Some(client) = self.client(id) {
             assert!(client.is_paused || paused, "resumed without a pause");
-            client.is_paused = paused;
             match paused {
+                true if client.is_paused => {}
                 true => client.paused_at = now,
                 false => client.resumed_at = now,
             }
+            client.is_paused = paused;
             self.summary.pauses += u64::from(paused);
         }
     }
@@ -259,6 +260,12 @@ impl World {
         let client = self.clients[id.index()].take().expect("only what is there is closed");
         assert_eq!(client.id, id, "a client that is long gone is closed");
         say!(self, "client {} is closed", client.number);
+        if self.is_given_up(&client) {
+            self.summary.unread[usize::from(self.unread_at == self.now)] += 1;
+            // What was kept of it is not asked any more.
+            self.journal.retryable(client.number);
+            return;
+        }
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
             // Its last requests may not have been parsed, or were held and dropped.
@@ -349,9 +356,10 @@ impl World {
             Event::LoginFailed { .. } | Event::LoginsFailed { .. } => {
                 unreachable!("nobody logs in here")
             }
-            Event::ClientUnread { .. } | Event::ClientStalled { .. } => {
-                unreachable!("nobody sends as much here")
+            Event::ClientUnread { client, kept, bound, .. } => {
+                return self.note_unread(*client, *kept, bound);
             }
+            Event::ClientStalled { .. } => unreachable!("nobody sends as much here"),
         };
         let (pool, at) = self.place(server);
         let entry = &mut self.pools[pool].servers[at];

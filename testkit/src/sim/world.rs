@@ -40,6 +40,8 @@ pub struct World {
     pub unmade: Vec<ConnId>,
     /// The server a link of which is ending now.
     pub ending: Option<(usize, usize)>,
+    /// When a client was closed last for the memory that it held.
+    pub unread_at: Time,
     /// Links that the proxy has closed and whose last bytes the server has not read yet.
     pub orphans: Vec<Conn>,
     pub journal: Journal,
@@ -131,9 +133,18 @@ impl PoolModel {
             shortest.queue = shortest.queue.min(one.queue);
             shortest.reply = shortest.reply.min(one.reply);
             shortest.slow = shortest.slow.min(one.slow);
+            shortest.write = shortest.write.min(one.write);
             end = *from;
         }
         shortest
+    }
+
+    /// Returns the longest time since then that a client had to take its answers.
+    pub fn longest_write_since(&self, time: Time) -> u64 {
+        let ends = self.deadlines.iter().skip(1).map(|(from, _)| *from).chain([Time(u64::MAX)]);
+        let applied = self.deadlines.iter().zip(ends).filter(|(_, end)| *end >= time);
+        let longest = applied.map(|((_, one), _)| one.write).max().unwrap_or(0);
+        longest.max(self.plan.timeouts.write)
     }
 
     /// Returns whether a client's requests for a key go to one server in order: while the ring
@@ -200,6 +211,7 @@ impl World {
             conns: Vec::new(),
             unmade: Vec::new(),
             ending: None,
+            unread_at: Time(0),
             orphans: Vec::new(),
             journal,
             summary: Summary::default(),
@@ -314,6 +326,7 @@ impl World {
             assert!(bytes <= plan.limits.link_outbox, "{bytes} bytes before the last messages");
         }
         for client in self.clients.iter().flatten() {
+            assert!(!client.is_given_up, "a client stays of which the log says that it is closed");
             self.check_patience(client);
         }
     }

@@ -25,6 +25,9 @@ pub struct Limits {
     pub turn_work: u32,
     /// Bytes of a request and of its answer from which on it takes a link for large ones.
     pub large_min: u64,
+    /// Bytes that are kept in any case of a client that writes before it reads, and before its
+    /// login.
+    pub kept_least: usize,
 }
 
 impl Default for Limits {
@@ -41,6 +44,7 @@ impl Default for Limits {
             stream_min: STREAM_MIN,
             turn_work: TURN_WORK_MAX,
             large_min: LARGE_REQUEST_MIN,
+            kept_least: BUFFER_KEEP_MAX,
         }
     }
 }
@@ -169,8 +173,10 @@ pub const HANDSHAKE_MAX: usize = 64 * 1024;
 /// A value of at least this length is kept by reference to the block it arrived in; a shorter one
 /// is copied.
 pub const REFERENCE_MIN: usize = 4 * 1024;
-/// Bytes of large blocks that are given back in one turn.
+/// Bytes of large blocks that are given back in one turn: the first while all that is held is
+/// within `memory_max`, and up to the second otherwise.
 pub const FREED_PER_TURN: usize = 4 * 1024 * 1024;
+pub const FREED_ABOVE_LIMIT: usize = 4 * FREED_PER_TURN;
 /// Positions of keys kept for the next request.
 pub const KEYS_KEEP_MAX: usize = 16 * 1024;
 /// Above the memory limit, a client may have this many unsent bytes before it is paused.
@@ -362,6 +368,7 @@ mod tests {
             (HANDSHAKE_MAX, 65_536),
             (REFERENCE_MIN, 4_096),
             (FREED_PER_TURN, 4_194_304),
+            (FREED_ABOVE_LIMIT, 16_777_216),
             (KEYS_KEEP_MAX, 16_384),
             (CLIENT_OUTBOX_SHORT, 4_096),
             (OWN_LEN_MAX, 65_536),

@@ -58,7 +58,9 @@ impl Memory {
             self.freeing += bytes.len();
             self.freed.extend(Rc::into_inner(bytes));
         }
-        let mut most = limits::FREED_PER_TURN;
+        // Clients may write as fast as this gives back, and what is held is to stay in the limit.
+        let excess = self.used.saturating_sub(self.max);
+        let mut most = excess.clamp(limits::FREED_PER_TURN, limits::FREED_ABOVE_LIMIT);
         while let Some(block) = self.freed.last_mut().filter(|_| most > 0) {
             let part = block.len().min(most);
             most -= part;
@@ -79,7 +81,9 @@ impl Memory {
             self.used += buffer.len();
             self.in_blocks += buffer.len();
             self.freeing += buffer.len();
-            self.freed.push(buffer);
+            if !bug!(KeepFreed) {
+                self.freed.push(buffer);
+            }
         }
     }
 
@@ -218,6 +222,22 @@ mod tests {
         assert_eq!(turn(), (5 * MIB, 5 * MIB, true));
         assert_eq!(turn(), (MIB, MIB, true));
         assert_eq!(turn(), (0, 0, false));
+    }
+
+    #[test]
+    fn what_is_above_the_limit_is_given_back_at_once() {
+        let mut memory = Memory::new(100 * MIB);
+        memory.free_later([vec![0; 20 * MIB]]);
+        memory.change(&mut 0, 90 * MIB);
+        memory.end_turn();
+        assert_eq!((memory.used, memory.in_use()), (100 * MIB, 90 * MIB));
+        memory.end_turn();
+        assert_eq!((memory.used, memory.in_use()), (96 * MIB, 90 * MIB));
+        // A reload has lowered the limit.
+        memory.max = 10 * MIB;
+        memory.free_later([vec![0; 100 * MIB]]);
+        memory.end_turn();
+        assert_eq!((memory.used, memory.in_use()), (180 * MIB, 90 * MIB));
     }
 
     #[test]

@@ -112,6 +112,12 @@ pub enum Bug {
     AheadOvertaken,
     /// The blocks that are kept of a client are not read.
     ForgetAhead,
+    /// A client that writes without end and reads nothing is never closed.
+    KeepUnread,
+    /// Such a client is closed as soon as no more of it is kept.
+    HurryUnread,
+    /// What was kept of a client that has gone is counted for ever.
+    KeepFreed,
     /// A link takes more than its queue holds.
     NoQueueBound,
     /// A server that is down is never probed.
@@ -339,6 +345,9 @@ pub static BUGS: &[Bug] = &[
     Bug::AheadNeverOpens,
     Bug::AheadOvertaken,
     Bug::ForgetAhead,
+    Bug::KeepUnread,
+    Bug::HurryUnread,
+    Bug::KeepFreed,
     Bug::NoQueueBound,
     Bug::NeverProbe,
     Bug::CloseEarly,

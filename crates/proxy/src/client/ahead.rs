@@ -85,10 +85,10 @@ impl Client {
 
     /// Returns the reason why no more of it is kept while it does not read, if it is so.
     /// All clients together have half of the memory for it; who keeps most is stopped first. A
-    /// block is kept in any case: it shows whether the client writes at all.
+    /// little is kept in any case: it shows whether the client writes at all.
     pub(super) fn bound(&self, base: &Base) -> Option<&'static str> {
         let kept = self.kept_ahead();
-        if kept < BLOCK {
+        if kept < base.limits.kept_least {
             return None;
         }
         if self.must_log_in(base) {
@@ -178,6 +178,8 @@ impl Clients {
         let write = base.pools[client.pool as usize].plan.timeouts.write;
         let due = full_since.after(write.min(limits::AHEAD_FULL_US));
         let due = due.max(client.took_last.after(write));
+        let due = if bug!(HurryUnread) { base.now } else { due };
+        let due = if bug!(KeepUnread) { Time(u64::MAX) } else { due };
         if base.now >= due {
             return self.close_unread(base, id, bound, true);
         }
@@ -201,7 +203,7 @@ impl Clients {
         let Some(client) = self.table.find(id) else { return };
         let pool = &base.pools[client.pool as usize];
         pool.counters.add(PoolCounter::ClientsUnread, 1);
-        let (kept, held) = (client.kept_ahead() + client.partial.len(), client.held());
+        let (kept, held) = (client.kept_ahead(), client.held());
         if is_told {
             base.log(Event::ClientUnread { pool: pool.plan.id, client: id, kept, bound, held });
         }

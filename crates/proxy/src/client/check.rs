@@ -122,6 +122,11 @@ impl Clients {
         self.table.find(id).is_some_and(is_unread)
     }
 
+    /// Returns how many bytes are kept of a client that writes before it reads.
+    pub(crate) fn kept_ahead(&self, id: ConnId) -> usize {
+        self.table.find(id).map_or(0, |client| client.kept_ahead())
+    }
+
     /// Whether nothing more is read from a client.
     pub(crate) fn is_leaving(&self, id: ConnId) -> bool {
         self.table.find(id).is_none_or(|client| !client.state.is_read())

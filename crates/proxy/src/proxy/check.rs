@@ -41,6 +41,17 @@ impl Proxy {
         self.clients.is_awaiting(id)
     }
 
+    /// Returns the bytes that the account has by themselves, those that are being given back
+    /// among them.
+    pub fn memory_in_blocks(&self) -> usize {
+        self.base.memory.in_blocks
+    }
+
+    /// Returns how many bytes are kept of a client that writes before it reads.
+    pub fn kept_ahead(&self, id: ConnId) -> usize {
+        self.clients.kept_ahead(id)
+    }
+
     /// Whether nothing more is read from a client.
     pub fn is_leaving(&self, id: ConnId) -> bool {
         self.clients.is_leaving(id)

@@ -271,7 +271,7 @@ impl Servers {
                     || !self.has_room_for(id, one.effort)
             };
             let is_due = link.queue.firsts().any(|one| !rests(one));
-            let is_due = is_due && link.inflight == Costs::default() && !self.has_room_since;
+            let is_due = is_due && link.inflight.bytes() == 0 && !self.has_room_since;
             assert!(!is_due, "a client waits although nothing is in flight");
             assert!(link.queue.is_empty() || self.backlogs.contains(&id), "what waits is served");
             let gathers = link.is_up() && link.batch.is_some();

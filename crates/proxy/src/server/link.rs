@@ -22,8 +22,8 @@ use proto::{Progress, Upstream};
 
 use super::around::Around;
 use super::batch::Batch;
-use super::effort::{Answered, WorkTurn};
 use super::costs::Costs;
+use super::effort::{Answered, WorkTurn};
 use super::inflight::InflightLimit;
 use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
