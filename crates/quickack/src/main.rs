@@ -19,6 +19,6 @@ mod version;
 mod worker;
 
 fn main() -> std::process::ExitCode {
-    sys::process::give_memory_back();
+    sys::heap::give_memory_back();
     cli::main()
 }

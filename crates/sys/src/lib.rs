@@ -5,6 +5,7 @@
 pub mod channel;
 pub mod clock;
 pub mod connect;
+pub mod heap;
 pub mod kernel;
 pub mod listen;
 pub mod lock;

@@ -43,27 +43,6 @@ pub fn raise_descriptors() {
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
-/// Makes the allocator (glibc's) return freed memory to the system: large buffers are mapped one by
-/// one, and the free end of the heap is returned above a megabyte. By default it keeps tens of
-/// megabytes once it has seen a few large buffers.
-pub fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: `mallopt` takes two numbers and is called before any thread exists.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 1024 * 1024);
-    }
-}
-
-/// Returns the free pages in the middle of the heap to the system, by a walk through all of it.
-pub fn trim_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: `malloc_trim` touches nothing that is in use.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// Sets the text that `ps` and `top` show for this process, limited to the length of its original
 /// command line. Its short name becomes `quickack`, even if it was started through a link.
 pub fn set_title(title: &str) {

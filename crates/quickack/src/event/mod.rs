@@ -215,7 +215,7 @@ impl<'m> Loop<'m> {
             counters: None,
             slow_log: None,
             metrics: None,
-            heap_trim: HeapTrim::default(),
+            heap_trim: HeapTrim::new(),
             queries: Queries::default(),
             in_pieces: InPieces::default(),
             full_reads: 0,
@@ -374,8 +374,9 @@ impl<'m> Loop<'m> {
         self.hand_over();
         if let Some(counters) = &self.counters
             && self.heap_trim.is_due(counters.value(WorkerCounter::BufferBytesNow), self.now)
+            && self.heap_trim.go_on(sys::heap::len(), sys::heap::take_piece)
         {
-            sys::process::trim_heap();
+            sys::heap::trim();
         }
         if !self.queries.is_empty() && self.control.has_room() {
             self.answer_queries();
@@ -402,7 +403,8 @@ impl<'m> Loop<'m> {
                 (self.user_us, self.system_us, self.cpu_read_at) = (user, system, now);
             }
         }
-        if self.acceptor.has_ready() || self.service.wants_turn() {
+        let is_awaited = self.service.wants_turn() || self.heap_trim.is_running();
+        if self.acceptor.has_ready() || is_awaited {
             return Some(AT_ONCE);
         }
         let due = [
@@ -413,6 +415,7 @@ impl<'m> Loop<'m> {
             self.endings.due(),
             self.connects.due(),
             self.drain_deadline,
+            self.heap_trim.due(),
             // While the channel is full, its room wakes us.
             self.queries.due().filter(|_| self.control.has_room()),
         ];
