@@ -90,13 +90,12 @@ impl Clients {
         let Some(kept) = self.table.find(id).map(Client::kept_ahead) else { return };
         let idle = self.idle(|client| client.unread(base));
         let larger = idle.into_iter().take_while(|(part, _)| *part > kept);
-        for (nth, (_, other)) in larger.take(limits::STALLED_CLOSED_MAX).enumerate() {
+        let others = larger.map(|(_, other)| other).filter(|other| *other != id);
+        for (nth, other) in others.take(limits::STALLED_CLOSED_MAX).enumerate() {
             if self.table.find(id).is_none_or(|client| client.bound(base).is_none()) {
                 return;
             }
-            if other != id {
-                self.close_unread(base, other, MEMORY, nth == 0);
-            }
+            self.close_unread(base, other, MEMORY, nth == 0);
         }
     }
 
