@@ -132,9 +132,16 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// As `len`, without the bytes whose blocks the account has by themselves.
+    /// Returns the bytes that it holds: those to be sent, and the rest of the blocks that it keeps.
+    /// `keep` bounds that rest; slices that leave soon may share a block, and count for less than
+    /// they seem to. Bytes whose blocks the account has by themselves are not counted.
     pub(crate) fn held(&self) -> usize {
-        self.len() - self.accounted_len
+        if self.accounted_len > 0 {
+            return self.len() - self.accounted_len;
+        }
+        let blocks = self.shared.len() * limits::BLOCK;
+        let rest = blocks.saturating_sub(self.shared_len + limits::BLOCK);
+        self.len() + rest.min(self.shared_len / 8)
     }
 
     /// Returns the buffer for copied bytes. Only append to it.

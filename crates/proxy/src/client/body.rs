@@ -63,7 +63,7 @@ impl Clients {
         let part = rest.part(0, used);
         body.left -= used as u64;
         // Bytes that have been kept are counted already.
-        let held = body.data.len() + body.head.len() + used;
+        let held = body.data.held() + body.head.len() + used;
         let more = held.saturating_sub(client.counted);
         let has_room = match body.left {
             // It goes on its way, and takes no more.
@@ -73,7 +73,15 @@ impl Clients {
         if has_room {
             body.end.feed(part.bytes);
             body.data.open(&mut base.spares);
-            body.data.keep(part);
+            // The blocks of what is kept hold up to an eighth more. Where there is no room for
+            // that, it is copied.
+            let to_come = body.left.saturating_add(used as u64);
+            let most = usize::try_from(to_come.saturating_add(to_come / 8)).unwrap_or(usize::MAX);
+            if base.memory.has_room(most) {
+                body.data.keep(part);
+            } else {
+                body.data.copy(part.bytes);
+            }
             if body.left > 0 {
                 return Next::Used(used);
             }

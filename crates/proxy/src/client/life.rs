@@ -72,7 +72,8 @@ impl Clients {
             // The client is named again when the kernel takes more, not before.
             client.lags = !client.out.is_empty();
             client.look_later(base, id);
-            return client.out.settle();
+            client.out.settle();
+            return client.account(&mut base.memory);
         }
         client.took_last = base.now;
         client.out.advance(n);

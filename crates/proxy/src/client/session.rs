@@ -489,9 +489,9 @@ impl Client {
     /// Returns the bytes held now.
     pub(super) fn measure(&self) -> usize {
         let body = match &self.intake {
-            Intake::Body(body) => body.data.len() + body.head.len(),
+            Intake::Body(body) => body.data.held() + body.head.len(),
             Intake::Head | Intake::Swallow(_) | Intake::Skip(_) => 0,
         };
-        self.out.len() + self.partial.len() + self.kept_ahead() + body
+        self.out.held() + self.partial.len() + self.kept_ahead() + body
     }
 }

@@ -478,7 +478,7 @@ impl Link {
     pub(super) fn measure(&self) -> usize {
         // A value that has begun to arrive is counted whole. Otherwise many could begin at once.
         let body = self.body.as_ref().map_or(0, |body| match body.arrival.part {
-            Some(_) => body.arrival.data.len() + body.left as usize,
+            Some(_) => body.arrival.data.held() + body.left as usize,
             None => 0,
         });
         let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());

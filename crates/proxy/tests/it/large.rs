@@ -213,6 +213,26 @@ fn a_request_has_as_much_as_there_is_memory() {
     }
 }
 
+/// The pieces that come do not fill their blocks, and there is no room for what else these hold.
+#[test]
+fn a_value_of_nearly_all_memory_is_stored_in_whatever_pieces_it_comes() {
+    let text = resp(&["set", "k", &"v".repeat(15 << 18)]);
+    for piece in [1_000, 45_000, 59_000, BLOCK] {
+        let (mut stage, links, client) = redis(&["s0"], 4 << 20);
+        stage.install(|plan| {
+            plan.pools[0].item_size_max = 4 << 20;
+            plan.limits.large_min = u64::MAX;
+        });
+        let sent = sends(&mut stage, client, &text, piece, links[0]);
+        let told = stage.received(client);
+        assert!(sent == text, "{} bytes in pieces of {piece}: {told:?}", sent.len());
+        stage.says(links[0], "+OK\r\n");
+        assert_eq!(stage.received(client), "+OK\r\n");
+        stage.end_turn();
+        assert_eq!(stage.memory(), 0);
+    }
+}
+
 /// As long as it is short, it waits for more, as at a server.
 #[test]
 fn a_request_of_too_many_arguments_is_refused() {

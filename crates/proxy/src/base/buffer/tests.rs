@@ -130,6 +130,26 @@ fn who_waits_does_not_pin_far_more_than_it_holds() {
 }
 
 #[test]
+fn the_rest_of_the_blocks_that_it_keeps_is_held_too() {
+    for (parts, len, rest) in [
+        (0, 0, 0),
+        // One block more than is held may be pinned.
+        (1, limits::KEEP_REFERENCE_MIN, 0),
+        (9, limits::BLOCK, 0),
+        (17, limits::BLOCK / 16 * 15, limits::BLOCK / 16),
+        (41, limits::BLOCK / 8 * 7, 41 * limits::BLOCK / 8 - limits::BLOCK),
+        // They share blocks.
+        (64, limits::REFERENCE_MIN, 64 * limits::REFERENCE_MIN / 8),
+    ] {
+        let outbox = shared(parts, len);
+        assert_eq!(outbox.held(), parts * len + rest, "{parts} x {len}");
+    }
+    let mut copied = shared(0, 0);
+    copied.copy(b"bytes");
+    assert_eq!(copied.held(), 5);
+}
+
+#[test]
 fn what_may_wait_is_kept_by_reference_only_where_it_fills_its_block() {
     let block = Rc::new(vec![b'v'; limits::BLOCK]);
     let keep = |outbox: &mut Outbox, len: usize| {
