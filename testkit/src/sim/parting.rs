@@ -143,17 +143,20 @@ impl World {
             self.unread_at = self.now;
         }
         assert!(client.is_full, "a client is closed that takes its answers");
-        let (since, patience) = (client.taken_at, self.patience_to_read(client));
-        assert!(self.now >= since.after(patience), "a client has had since {since:?} to read");
+        let since = client.taken_at;
+        assert!(self.has_had_time_to_read(client), "a client has had since {since:?} to read");
         self.clients[id.index()].as_mut().expect("it is there").is_given_up = true;
     }
 
-    /// Whether a client is closed for the memory that it holds. Where several are closed for it at
-    /// once, the log names the first.
-    pub fn is_given_up(&self, client: &Client) -> bool {
-        let is_unnamed = self.unread_at == self.now && client.is_full;
-        let waits_for_all = client.taken_at.after(self.patience_to_read(client)) <= self.now;
-        client.is_given_up || is_unnamed && waits_for_all
+    /// Whether a client may be closed now because it reads nothing. Where several are closed for
+    /// the memory that they hold, the log names the first.
+    pub fn is_closed_unread(&self, client: &Client) -> bool {
+        let may_be_unnamed = self.unread_at == self.now && client.is_full;
+        client.is_given_up || may_be_unnamed && self.has_had_time_to_read(client)
+    }
+
+    fn has_had_time_to_read(&self, client: &Client) -> bool {
+        self.now >= client.taken_at.after(self.patience_to_read(client))
     }
 
     /// Returns the shortest time that a client had to take more of its answers.

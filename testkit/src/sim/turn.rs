@@ -260,9 +260,9 @@ impl World {
         let client = self.clients[id.index()].take().expect("only what is there is closed");
         assert_eq!(client.id, id, "a client that is long gone is closed");
         say!(self, "client {} is closed", client.number);
-        if self.is_given_up(&client) {
+        if self.is_closed_unread(&client) {
             self.summary.unread[usize::from(self.unread_at == self.now)] += 1;
-            // What was kept of it is not asked any more.
+            // Requests that were kept of it are not asked any more.
             self.journal.retryable(client.number);
             return;
         }

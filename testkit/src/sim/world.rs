@@ -121,30 +121,30 @@ impl PoolModel {
         (0..self.servers.len()).filter(move |at| owners & 1 << at != 0)
     }
 
+    /// Lists the deadlines that applied at any time since then.
+    fn deadlines_applied_since(&self, time: Time) -> impl Iterator<Item = &Timeouts> {
+        let ends_since =
+            move |at: &usize| self.deadlines.get(at + 1).is_none_or(|(next, _)| *next >= time);
+        let applied = (0..self.deadlines.len()).rev().take_while(ends_since);
+        applied.map(|at| &self.deadlines[at].1).chain([&self.plan.timeouts])
+    }
+
     /// Returns the shortest value of each deadline since then.
     pub fn deadlines_since(&self, time: Time) -> Timeouts {
         let mut shortest = self.plan.timeouts;
-        let mut end = Time(u64::MAX);
-        for (from, one) in self.deadlines.iter().rev() {
-            if end < time {
-                break;
-            }
+        for one in self.deadlines_applied_since(time) {
             shortest.connect = shortest.connect.min(one.connect);
             shortest.queue = shortest.queue.min(one.queue);
             shortest.reply = shortest.reply.min(one.reply);
             shortest.slow = shortest.slow.min(one.slow);
             shortest.write = shortest.write.min(one.write);
-            end = *from;
         }
         shortest
     }
 
     /// Returns the longest time since then that a client had to take its answers.
     pub fn longest_write_since(&self, time: Time) -> u64 {
-        let ends = self.deadlines.iter().skip(1).map(|(from, _)| *from).chain([Time(u64::MAX)]);
-        let applied = self.deadlines.iter().zip(ends).filter(|(_, end)| *end >= time);
-        let longest = applied.map(|((_, one), _)| one.write).max().unwrap_or(0);
-        longest.max(self.plan.timeouts.write)
+        self.deadlines_applied_since(time).map(|one| one.write).max().unwrap_or(0)
     }
 
     /// Returns whether a client's requests for a key go to one server in order: while the ring
