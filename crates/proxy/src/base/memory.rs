@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_the_limit_is_given_back_at_once() {
+    fn what_is_above_the_limit_is_given_back_sooner() {
         let mut memory = Memory::new(100 * MIB);
         memory.free_later([vec![0; 20 * MIB]]);
         memory.change(&mut 0, 90 * MIB);

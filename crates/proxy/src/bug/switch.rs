@@ -116,7 +116,7 @@ pub enum Bug {
     KeepUnread,
     /// Such a client is closed as soon as no more of it is kept.
     HurryUnread,
-    /// What was kept of a client that has gone is counted for ever.
+    /// Requests that were kept of a client that has gone are counted for ever.
     KeepFreed,
     /// A link takes more than its queue holds.
     NoQueueBound,

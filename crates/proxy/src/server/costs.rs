@@ -2,7 +2,7 @@
 
 use crate::base::size::Cost;
 
-/// What parts cost together.
+/// The costs of parts, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Costs {
     bytes: u64,

@@ -38,7 +38,7 @@ impl<P> HeapTrim<P> {
     pub fn is_due(&mut self, held: u64, now: Time) -> bool {
         self.high = self.high.max(held);
         if let Some(run) = &self.run {
-            // What is free is needed again.
+            // The free memory is needed again.
             let is_needed = held >= run.held + WORTH;
             self.run.take_if(|_| is_needed);
             return !is_needed;

@@ -403,8 +403,8 @@ impl<'m> Loop<'m> {
                 (self.user_us, self.system_us, self.cpu_read_at) = (user, system, now);
             }
         }
-        let is_awaited = self.service.wants_turn() || self.heap_trim.is_running();
-        if self.acceptor.has_ready() || is_awaited {
+        let is_ready = self.acceptor.has_ready() || self.service.wants_turn();
+        if is_ready || self.heap_trim.is_running() {
             return Some(AT_ONCE);
         }
         let due = [
