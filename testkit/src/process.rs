@@ -10,6 +10,7 @@
 
 mod client;
 pub mod facts;
+mod firewall;
 mod model;
 mod peers;
 mod quickack;
@@ -30,6 +31,7 @@ use rustix::process::{Pid, Signal};
 
 pub use client::Client;
 pub use facts::{Facts, children};
+pub use firewall::Firewall;
 pub use model::{answer_lines, listen, silent};
 pub use peers::{FakeMemcached, Memcached, free_address, on_free_port, script};
 pub use quickack::{Answer, Quickack};

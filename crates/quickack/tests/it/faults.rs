@@ -1,13 +1,13 @@
 //! Servers that die, freeze, restart and send wrong replies: the cost to clients, the error texts,
 //! and that no request that may have been executed is sent again.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use testkit::process::{
-    Client, DEADLINE, Memcached, answer_lines, free_address, listen, on_free_port, silent,
-    wait_until,
+    Client, DEADLINE, Firewall, Memcached, answer_lines, free_address, listen, on_free_port,
+    silent, wait_until,
 };
 
 use super::{harness, quickack};
@@ -160,16 +160,10 @@ fn a_server_that_never_answers_costs_each_client_one_deadline() {
 /// The kernel drops the SYN if the queue of a listener is full: a connect that never ends.
 #[test]
 fn a_connect_that_never_ends_costs_one_deadline() {
-    use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
-    let flags = SocketFlags::CLOEXEC;
-    let hole = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
-    let hole = hole.expect("a socket");
-    net::bind(&hole, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port on loopback");
-    net::listen(&hole, 0).expect("a bound socket can listen");
-    let address = net::getsockname(&hole).expect("a bound socket has an address");
-    let address = SocketAddr::try_from(address).expect("an address of the internet");
-    // A queue of 0 holds one.
-    let _fills_the_queue = TcpStream::connect(address).expect("the one");
+    let (_server, address) = silent();
+    let mut firewall = Firewall::start(address);
+    firewall.drop_new();
+    let address = firewall.address;
     let quickack = quickack(&[address], &["timeout_connect: 4s", "timeout_queue: 60s"]);
     let start = Instant::now();
     quickack.client().ask("get a\r\n", &format!("SERVER_ERROR {address}: connect timed out\r\n"));

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::process::Command;
 
 use rustix::process::Signal;
-use testkit::process::{Family, Quickack, Redis, Speaker, freeze, send, wait_until};
+use testkit::process::{Family, Firewall, Quickack, Redis, Speaker, freeze, send, wait_until};
 use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn};
@@ -257,4 +257,28 @@ fn a_password_that_was_changed_costs_nobody_the_link_that_is_there() {
     assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
     assert_eq!(direct.say(&may("two")), Reply::Simple(OK.into()));
     check_others_are_served(&quickack, &mut quiet, "login refused: WRONGPASS ");
+}
+
+#[test]
+fn a_firewall_that_drops_new_connections_costs_nobody_the_link_that_is_there() {
+    let redis = Redis::start(Family::Redis70);
+    let mut firewall = Firewall::start(redis.address);
+    let pool = [EJECT[0], EJECT[1], "timeout_connect: 200ms"];
+    let quickack = with_workers(1, &[firewall.address], &pool);
+    let mut quiet = Speaker::connect(quickack.address());
+    assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
+    firewall.drop_new();
+    let mut other = Speaker::connect(quickack.address());
+    other.say("SELECT 1");
+    for _ in 0..10 {
+        // The quiet client's link has no traffic meanwhile.
+        let told = other.say("GET k");
+        assert!(told.error().contains("connect timed out"), "{told:?}");
+        assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
+    }
+    check_others_are_served(&quickack, &mut quiet, "connect timed out");
+    firewall.let_pass();
+    let mut other = Speaker::connect(quickack.address());
+    other.say("SELECT 1");
+    wait_until("connections are made again", || !other.say("SET k v").is_error());
 }
