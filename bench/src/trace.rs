@@ -225,7 +225,10 @@ fn profiled(
     folder: &Path,
 ) -> Result<(Vec<String>, u64), String> {
     let stage = Stage::build(row, options)?;
-    let profile = target_folder().join(format!("callgrind.{}.{}", row.name, file_name(who)));
+    let target = target_folder();
+    // callgrind ends at once if it cannot write there.
+    fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
+    let profile = target.join(format!("callgrind.{}.{}", row.name, file_name(who)));
     let profile = profile.display().to_string();
     let loaded = loaded_by_the_master(folder)?;
     let words = ["env", &format!("LD_PRELOAD={loaded}"), &format!("CALLGRIND_PROFILE={profile}")];
