@@ -275,6 +275,8 @@ pub struct Request {
     pub repeat: bool,
     /// It contains a value to be stored.
     pub stores: bool,
+    /// It is known that servers are sent its head as it is.
+    pub plain: bool,
     /// How much work it is for a server, as far as its command tells.
     pub work: Work,
     pub place: Place,
@@ -302,6 +304,7 @@ impl Request {
             keep: false,
             repeat: false,
             stores: false,
+            plain: false,
             work: Work::Quick,
             place: Place::Keys,
             database: 0,

@@ -40,6 +40,11 @@ impl<'a> Tokens<'a> {
         token.of(self.line)
     }
 
+    /// Returns the length of the line without its end.
+    pub fn line_len(&self) -> usize {
+        self.line.len()
+    }
+
     /// Returns the tokens of the same line from its beginning.
     pub fn again(&self) -> Tokens<'a> {
         Tokens { line: self.line, at: 0, clean: true, whole: true }

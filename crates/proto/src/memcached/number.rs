@@ -22,7 +22,11 @@ pub(super) enum Kind {
 /// Reads a time. The server reads 64 bits with a sign, and keeps the lower 32: 4294967296 never
 /// expires. 2147483648 is negative to it and expires at once, as -1 does. It is read as -1, since a
 /// line that fits into a server's buffer must not grow.
+#[inline]
 pub fn exptime(text: &[u8]) -> Option<i32> {
+    if is_plain(text) {
+        return short(text).map(|number| number as i32);
+    }
     let (number, is_negative) = (signed(text)? as i32, text.starts_with(b"-"));
     Some(if number < 0 && !is_negative { -1 } else { number })
 }
@@ -34,13 +38,21 @@ pub fn flags(text: &[u8]) -> Option<u32> {
 
 /// Reads the length of data. A server keeps the lower 32 bits of one that is longer; here it is
 /// refused, since the data would be read as commands.
+#[inline]
 pub(super) fn length(text: &[u8]) -> Option<u64> {
+    if is_plain(text) {
+        return short(text).filter(|len| *len <= BODY_MAX);
+    }
     signed(text).and_then(|number| u64::try_from(number).ok()).filter(|len| *len <= BODY_MAX)
 }
 
 /// Reads a number without a sign. A server takes one with a minus sign for what is left to 2^64, if
 /// that is below 2^63.
+#[inline]
 pub fn unsigned(text: &[u8]) -> Option<u64> {
+    if is_plain(text) {
+        return short(text);
+    }
     let (is_negative, digits) = sign(text);
     let number = magnitude(digits)?;
     match is_negative {
@@ -77,8 +89,9 @@ fn magnitude(digits: &[u8]) -> Option<u64> {
 }
 
 /// Writes a number that has been read, in its plain form.
+#[inline]
 pub(super) fn push(kind: Kind, text: &[u8], out: &mut Vec<u8>) {
-    if is_short(text) {
+    if is_plain(text) {
         return out.extend_from_slice(text);
     }
     match kind {
@@ -92,8 +105,15 @@ pub(super) fn push(kind: Kind, text: &[u8], out: &mut Vec<u8>) {
 /// Whether it is sure to be in its plain form if it is a number: it begins with a digit, and has so
 /// few that none is lost.
 #[inline]
-fn is_short(text: &[u8]) -> bool {
+pub(super) fn is_plain(text: &[u8]) -> bool {
     text.len() <= DIGITS_SHORT && text.first().is_some_and(u8::is_ascii_digit)
+}
+
+/// As [`unsigned`], for a number of few digits, as nearly all are.
+#[inline]
+fn short(digits: &[u8]) -> Option<u64> {
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    digits.iter().try_fold(0, |number, byte| Some(10 * number + digit(byte)?))
 }
 
 pub(super) fn push_signed(number: i64, out: &mut Vec<u8>) {

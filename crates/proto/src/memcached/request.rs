@@ -55,6 +55,10 @@ pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> 
 /// Writes the canonical, answering form: single spaces, plain numbers, no `noreply`, no argument
 /// without effect.
 pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>) {
+    if request.plain {
+        // Nearly always.
+        return out.extend_from_slice(head);
+    }
     let mut tokens = Tokens::new(head);
     // The tokens behind these are `noreply`, or ignored by servers as well.
     let mut left = match commands::shape(request.command) {
@@ -241,6 +245,10 @@ impl Line<'_> {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
         self.keys.extend(tokens[0]);
+        let is_plain = (1..count - 1).all(|at| number::is_plain(text(at)));
+        if is_plain && given + 1 == count {
+            self.note_plain(&tokens);
+        }
         None
     }
 
@@ -253,6 +261,9 @@ impl Line<'_> {
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         match (text(1), text(2)) {
             (None | Some(b"0" | b"noreply"), None) | (Some(b"0"), Some(b"noreply")) => {
+                if tokens[1].is_none() {
+                    self.note_plain(&tokens);
+                }
                 self.one_key(tokens[0])
             }
             _ => self.refuse(Refusal::Bad(BAD_DELETE)),
@@ -282,6 +293,9 @@ impl Line<'_> {
         self.request.quiet = silent(text(2) == Some(b"noreply"));
         if !number {
             return self.refuse(Refusal::Bad(bad));
+        }
+        if tokens[2].is_none() && text(1).is_some_and(number::is_plain) {
+            self.note_plain(&tokens);
         }
         self.one_key(tokens[0])
     }
@@ -394,6 +408,22 @@ impl Line<'_> {
         None
     }
 
+    /// Notes that servers are sent the line as it is, if single spaces are between its words.
+    /// `tokens` are all words behind the command, and all of them are sent.
+    fn note_plain(&mut self, tokens: &[Option<Span>]) {
+        let row = &commands::TABLE[usize::from(self.request.command)];
+        let mut end = row.name.len() as u32;
+        for token in tokens.iter().flatten() {
+            if token.start != end + 1 {
+                return;
+            }
+            end = token.end;
+        }
+        let line_end = self.request.head - end;
+        self.request.plain =
+            self.tokens.line_len() == end as usize && line_end as usize == b"\r\n".len();
+    }
+
     /// Whether the last of these tokens is `noreply`. It counts for a refused request too: a client
     /// that wants no answer would take one for the answer to its next request.
     fn ends_with_noreply(&self, tokens: &[Option<Span>]) -> bool {
@@ -416,7 +446,7 @@ impl Line<'_> {
 
     pub(super) fn refuse(&mut self, refusal: Refusal) -> Option<Parsed<Request>> {
         self.keys.clear();
-        self.request.arguments = Span::default();
+        (self.request.arguments, self.request.plain) = (Span::default(), false);
         self.request.class = Class::Refuse(refusal);
         None
     }
@@ -424,4 +454,59 @@ impl Line<'_> {
 
 fn silent(noreply: bool) -> Quiet {
     if noreply { Quiet::Silent } else { Quiet::Loud }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns whether a line is taken for plain, and what servers are sent of it.
+    fn sent(line: &str) -> (bool, String) {
+        let mut keys = Vec::new();
+        let parsed = parse(line.as_bytes(), &mut Resume::default(), &mut keys);
+        let Parsed::Complete(request) = parsed else { panic!("{line:?}: {parsed:?}") };
+        assert!(!matches!(request.class, Class::Refuse(_)), "{line:?}");
+        let is_plain = request.plain;
+        let written = |request: &Request| {
+            let mut out = Vec::new();
+            write_head(request, line.as_bytes(), &keys, &mut out);
+            String::from_utf8(out).expect("it is text")
+        };
+        let out = written(&request);
+        let word_by_word = Request { plain: false, ..request };
+        assert_eq!(out, written(&word_by_word), "{line:?}");
+        (is_plain, out)
+    }
+
+    #[test]
+    fn a_line_in_the_form_that_servers_are_sent_is_sent_as_it_is() {
+        for line in ["set k 0 0 1", "cas k 7 010 1 999999999", "incr k 1", "touch k 50", "delete k"]
+        {
+            let plain = format!("{line}\r\n");
+            assert_eq!(sent(&plain), (true, plain.clone()));
+            let words: Vec<&str> = line.split(' ').collect();
+            let mut others = vec![
+                format!("{line}\n"),
+                format!(" {line}\r\n"),
+                format!("{line} \r\n"),
+                format!("{line} \n"),
+                format!("{line} noreply\r\n"),
+            ];
+            for at in 1..words.len() {
+                let (before, behind) = (words[..at].join(" "), words[at..].join(" "));
+                others.push(format!("{before}  {behind}\r\n"));
+                if at > 1 {
+                    let behind = words[at + 1..].iter().map(|word| format!(" {word}"));
+                    let behind: String = behind.collect();
+                    others.push(format!("{before} +{}{behind}\r\n", words[at]));
+                    others.push(format!("{before} 000000000{}{behind}\r\n", words[at]));
+                }
+            }
+            for other in others {
+                let (is_plain, out) = sent(&other);
+                assert!(!is_plain && out != other, "{other:?}");
+            }
+        }
+        assert_eq!(sent("delete k 0\r\n"), (false, "delete k\r\n".into()));
+    }
 }

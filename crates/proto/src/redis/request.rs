@@ -253,6 +253,7 @@ const fn plan(command: u16) -> Plan {
         keep: false,
         // SCRIPT LOAD is kept as well, so that the script can be learned.
         repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
+        plain: false,
         stores: false,
         work: effort.work(),
         place,
