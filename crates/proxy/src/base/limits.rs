@@ -81,12 +81,13 @@ pub const SLOW_INFLIGHT_MAX: usize = 1;
 pub const UNTRIED_INFLIGHT_MAX: usize = 4;
 /// The unit in which the time of quick works is known.
 pub const WORK_UNIT_US: u64 = 100;
-/// The time of works that take less is not bounded, only their number.
+/// Works that take less are not told to other workers; their number is bounded.
 pub const WORK_TIMED_US: u64 = 300;
 /// So many works of a kind that was quick may leave before any of them is answered. Each quick
-/// answer makes room for two, up to the larger number: what was quick for long is trusted more.
+/// answer makes room for two: what was quick for long is trusted more, up to the larger number and
+/// to `WORK_MAX_US` together.
 pub const QUICK_FIRST: u16 = 4;
-pub const QUICK_MAX: u16 = 256;
+pub const QUICK_MAX: u16 = 1024;
 /// A work that was never tried counts as one of so long.
 pub const WORK_UNTRIED_US: u64 = 5_000;
 /// All works that are outstanding at a server, of all workers, take no longer than this; or there
@@ -299,6 +300,8 @@ pub const SLOW_FORGET_US: u64 = 60_000_000;
 /// Silence after which a server that owes an answer gets nothing more, unless the file says
 /// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
+/// At most one of the replies in so long tells of its round trip.
+pub const TRIPS_NOTED_US: u64 = 1_000;
 /// The length of a window in which the shortest round trip to a server is sought.
 pub const TRIPS_WINDOW_US: u64 = 10_000_000;
 /// A request that takes so much longer than a round trip keeps others waiting.

@@ -134,6 +134,7 @@ impl Servers {
             base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
         }
         let slow_end = self.state(at).slow_end;
+        let is_of_one = works.len() == 1;
         for (Work { effort, kind, .. }, times) in works.drain(..) {
             let state = self.state(at);
             let is_as_known = match effort {
@@ -144,7 +145,8 @@ impl Servers {
             if let Effort::Unknown(id) = effort
                 && is_quick
             {
-                state.works.make_room(id, times);
+                let is_sure = is_of_one && kind != ItemKind::Error;
+                state.works.make_room(id, times, is_sure.then_some(each));
             }
             if !is_as_known || state.is_busy || !is_quick {
                 let is_first = slow_end <= owed;
@@ -204,8 +206,13 @@ impl Servers {
 
     /// Whether a server may be sent this as well. If it is work whose time is bounded, all that is
     /// outstanding there, of all workers, must take little time, or nothing of this worker's be.
-    #[inline]
+    // Measured.
+    #[inline(always)]
     pub(super) fn has_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
+        // Nearly always.
+        if effort == Effort::Quick {
+            return true;
+        }
         match effort.is_bounded() {
             true => self.finds_time(base, id, effort),
             false => self.has_room_for(id, effort),
@@ -213,7 +220,6 @@ impl Servers {
     }
 
     /// Whether a server may be sent one more, of what is bounded in number.
-    #[inline]
     pub(super) fn has_room_for(&self, id: ConnId, effort: Effort) -> bool {
         match effort {
             Effort::Unknown(work) => self.has_room_for_quick(id, work),

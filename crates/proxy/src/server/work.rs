@@ -13,7 +13,7 @@ use proto::WorkId;
 use crate::Time;
 use crate::base::limits::{
     QUICK_AGAIN, QUICK_FIRST, QUICK_MAX, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX,
-    WORK_TIMED_US, WORK_UNIT_US,
+    WORK_MAX_US, WORK_TIMED_US, WORK_UNIT_US,
 };
 use crate::base::part::Effort;
 
@@ -103,12 +103,16 @@ impl WorkRecord {
         }
     }
 
-    /// Notes that so many works of one kind were answered, and were quick.
+    /// Notes that so many works of one kind were answered, and were quick. `took_us` is the time of
+    /// each, if the server is known to have done them, and no others meanwhile.
     #[inline]
-    pub(super) fn make_room(&mut self, id: WorkId, count: u32) {
+    pub(super) fn make_room(&mut self, id: WorkId, count: u32, took_us: Option<u64>) {
         if let Some(quick) = self.find_quick_mut(id) {
+            if let Some(took_us) = took_us {
+                quick.note(count, took_us as u32);
+            }
             let room = u32::from(quick.room) + 2 * count;
-            quick.room = room.min(u32::from(QUICK_MAX)) as u16;
+            quick.room = room.min(quick.room_max()) as u16;
         }
     }
 
@@ -132,7 +136,9 @@ impl WorkRecord {
         let room =
             known.filter(|quick| quick.effort == Effort::Unknown(id) && quick.effort == effort);
         let room = room.map_or(QUICK_FIRST, |quick| quick.room);
-        self.quick[id.0 as usize % TRIED_MAX] = Some(Quick { id, us, effort, room });
+        let mut quick = Quick { id, us, effort, room };
+        quick.room = u32::from(room).min(quick.room_max()) as u16;
+        self.quick[id.0 as usize % TRIED_MAX] = Some(quick);
     }
 
     /// Notes how long the server has taken for this work, in microseconds. The time must be the
@@ -177,11 +183,36 @@ impl WorkRecord {
     }
 }
 
+impl Quick {
+    /// Notes the time of works that were as quick as known. Few that came together say little: the
+    /// server, or this process, may have waited for a processor.
+    fn note(&mut self, count: u32, took_us: u32) {
+        if self.effort != Effort::Unknown(self.id) {
+            return;
+        }
+        let weight = count.min(TOGETHER_MAX);
+        let part = |more: u32| (more * weight).div_ceil(2 * TOGETHER_MAX);
+        self.us = match took_us >= self.us {
+            true => self.us + part(took_us - self.us),
+            false => self.us - part(self.us - took_us),
+        };
+    }
+
+    /// Returns how many may leave before one is answered.
+    fn room_max(&self) -> u32 {
+        let most = WORK_MAX_US as u32 / self.us.max(1);
+        most.clamp(u32::from(QUICK_FIRST), u32::from(QUICK_MAX))
+    }
+}
+
 impl Slow {
     fn is_forgotten(&self, now: Time) -> bool {
         now.since(self.used) >= SLOW_FORGET_US
     }
 }
+
+/// So many works that came together are as sure a measurement as any number.
+const TOGETHER_MAX: u32 = 32;
 
 const _: () = assert!(SLOW_WORKS_MAX > 0 && QUICK_AGAIN > 0 && SLOW_US / WORK_UNIT_US <= 255);
 
@@ -234,6 +265,52 @@ mod tests {
         assert!(record.quick_us(OTHER).is_none());
         record.note(same_place, SLOW_US + 1, Time(5));
         assert!(record.quick_us(same_place).is_none() && is_slow(&record, same_place, Time(5)));
+    }
+
+    #[test]
+    fn as_many_quick_works_may_leave_as_take_little_time_together() {
+        let room = |took: u64, count: u32| {
+            let mut record = WorkRecord::default();
+            record.note(ONE, 250, Time(5));
+            assert!(record.has_room(ONE));
+            for _ in 0..1_000 {
+                record.make_room(ONE, count, Some(took));
+            }
+            record.find_quick(ONE).map(|quick| (quick.us, u64::from(quick.room)))
+        };
+        for count in [1, 40] {
+            assert_eq!(room(200, count), Some((200, WORK_MAX_US / 200)));
+            assert_eq!(room(3, count), Some((3, u64::from(QUICK_MAX))));
+        }
+    }
+
+    #[test]
+    fn a_work_that_takes_longer_than_it_did_has_less_room_at_once() {
+        let mut record = WorkRecord::default();
+        record.note(ONE, 3, Time(5));
+        for _ in 0..100 {
+            record.make_room(ONE, 40, Some(3));
+        }
+        assert_eq!(record.find_quick(ONE).map(|quick| quick.room), Some(QUICK_MAX));
+        record.note(ONE, 590, Time(5));
+        let (us, most) = (297, (WORK_MAX_US / 297) as u16);
+        assert_eq!(record.find_quick(ONE).map(|quick| (quick.us, quick.room)), Some((us, most)));
+        // An error says nothing of its time.
+        record.make_room(ONE, 40, None);
+        assert_eq!(record.find_quick(ONE).map(|quick| (quick.us, quick.room)), Some((us, most)));
+    }
+
+    /// The time that this process waits for a processor is not the server's.
+    #[test]
+    fn one_quick_work_that_came_late_does_not_close_the_room_of_many() {
+        let mut record = WorkRecord::default();
+        record.note(ONE, 3, Time(5));
+        for _ in 0..100 {
+            record.make_room(ONE, 40, Some(3));
+        }
+        record.make_room(ONE, 1, Some(WORK_TIMED_US - 1));
+        record.make_room(ONE, 40, Some(3));
+        assert_eq!(record.find_quick(ONE).map(|quick| quick.room), Some(QUICK_MAX));
     }
 
     #[test]
