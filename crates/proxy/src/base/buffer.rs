@@ -135,7 +135,11 @@ impl Outbox {
     /// Returns the bytes that it holds: those to be sent, and the rest of the blocks that it keeps.
     /// `keep` bounds that rest; slices that leave soon may share a block, and count for less than
     /// they seem to. Bytes whose blocks the account has by themselves are not counted.
+    #[inline]
     pub(crate) fn held(&self) -> usize {
+        if self.shared.is_empty() {
+            return self.len();
+        }
         if self.accounted_len > 0 {
             return self.len() - self.accounted_len;
         }
@@ -157,6 +161,7 @@ impl Outbox {
     }
 
     /// Gives an empty outbox a buffer from `spares`, since an idle connection holds none.
+    #[inline]
     pub(crate) fn open(&mut self, spares: &mut Spares) {
         if self.bytes.capacity() == 0 {
             self.bytes = spares.take();

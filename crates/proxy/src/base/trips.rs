@@ -13,6 +13,8 @@ pub(crate) struct Trips {
     shortest: [Option<u64>; 2],
     /// When this window began.
     window: Time,
+    /// When a trip was noted last.
+    noted: Time,
     /// By how much a trip is longer than the shortest, on the average.
     deviation: u64,
 }
@@ -23,8 +25,15 @@ impl Trips {
         self.connect = trip;
     }
 
+    /// Whether a reply is to tell of its trip: a few of each server are enough.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        now.since(self.noted) >= limits::TRIPS_NOTED_US
+    }
+
     /// Notes a round trip.
     pub(crate) fn note(&mut self, trip: u64, now: Time) {
+        self.noted = now;
         if now.since(self.window) >= limits::TRIPS_WINDOW_US {
             self.shortest = [None, self.shortest[0].or(self.shortest[1])];
             self.window = now;
@@ -89,6 +98,14 @@ mod tests {
         assert_eq!(noted(&[80 * MS]).patience(), 240 * MS);
         let jitters = noted(&[80 * MS, 120 * MS].repeat(50)).patience();
         assert!((260 * MS..290 * MS).contains(&jitters), "{jitters}");
+    }
+
+    #[test]
+    fn one_reply_in_a_millisecond_tells_of_its_trip() {
+        let mut trips = Trips::default();
+        trips.note(100, Time(5 * MS));
+        let next = 5 * MS + limits::TRIPS_NOTED_US;
+        assert!(!trips.is_due(Time(next - 1)) && trips.is_due(Time(next)));
     }
 
     #[test]

@@ -425,14 +425,13 @@ pub(crate) fn refusal(
     is_kept: bool,
 ) -> Option<Answer<'static>> {
     let is_plain = matches!(request.class, Class::Single { .. } | Class::Fetch { .. });
-    if is_plain && request.body == 0 && base.keys.len() <= 1 {
-        return None;
+    if is_plain && base.keys.len() <= 1 {
+        return no_room(base, asks, request).map(NoRoom::answer);
     }
     refusal_of_any(base, asks, request, is_kept)
 }
 
 /// As `refusal`, for a request of any kind.
-// Apart, but not cold: changes have bodies.
 #[inline(never)]
 fn refusal_of_any(
     base: &Base,
@@ -475,6 +474,7 @@ fn copied_of(request: &Request, keys: &[Span]) -> usize {
 }
 
 /// Returns why a request's data is not accepted, if it is not.
+#[inline]
 pub(crate) fn no_room(base: &Base, asks: &Requester, request: &Request) -> Option<NoRoom> {
     if request.body == 0 {
         return None;

@@ -487,6 +487,7 @@ impl Client {
     }
 
     /// Returns the bytes held now.
+    #[inline]
     pub(super) fn measure(&self) -> usize {
         let body = match &self.intake {
             Intake::Body(body) => body.data.held() + body.head.len(),

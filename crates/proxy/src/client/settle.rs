@@ -75,7 +75,8 @@ impl Clients {
 
     /// Moves what has come of an answer to its client, if that waits for nothing before it and it
     /// is much. Where little memory is left, all is: less of it may be gathered.
-    #[inline]
+    // Measured.
+    #[inline(always)]
     fn emit_early(&mut self, base: &mut Base, id: RequestId) {
         let gathered = self.requests[id].gathered;
         if gathered >= limits::BACKLOG_MIN || gathered > 0 && base.memory.is_little() {
@@ -434,7 +435,8 @@ impl Clients {
 }
 
 /// Notes the length of an answer that goes to its client at once, or of a value in it.
-#[inline]
+// Measured.
+#[inline(always)]
 fn note_size(base: &mut Base, client: &mut Client, pending: &PendingRequest, len: usize) {
     if !client.sizes.fits(pending.info.command, len) {
         let sizes = &mut base.pools[pending.pool as usize].sizes;

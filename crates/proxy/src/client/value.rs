@@ -118,6 +118,8 @@ impl Value<'_> {
         }
     }
 
+    // Measured.
+    #[inline(always)]
     pub(super) fn write(self, info: &RequestInfo, out: &mut Outbox) {
         match self {
             // Nearly always.

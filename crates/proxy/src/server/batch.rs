@@ -210,9 +210,18 @@ impl Batch {
 
     /// Returns the index of the entry that a value with this key answers. A server answers in order
     /// and leaves out misses, so it is the next entry with that key.
+    // Measured.
+    #[inline(always)]
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
-        let is_it = |at: &usize| self.key(self.entries[*at]) == key || bug!(PairByPosition);
-        (self.cursor..self.entries.len()).find(is_it)
+        // A search by an iterator costs more, measured: it is nearly always the first.
+        let mut at = self.cursor;
+        while at < self.entries.len() {
+            if self.key(self.entries[at]) == key || bug!(PairByPosition) {
+                return Some(at);
+            }
+            at += 1;
+        }
+        None
     }
 }
 

@@ -298,7 +298,9 @@ impl Servers {
         if link.replies != 1 {
             link.note_delay((joined, inflight, end), (base.work_us, base.now));
         }
-        if let Some(up_since) = up_since {
+        if let Some(up_since) = up_since
+            && base.server(at).trips.is_due(base.now)
+        {
             self.note_trip(base, at, up_since.max(joined));
         }
     }

@@ -75,6 +75,7 @@ impl RequestInfo {
     }
 
     /// Writes an answer of our own.
+    #[inline]
     pub(in crate::client) fn answer(&self, answer: &Answer<'_>, out: &mut Vec<u8>) {
         self.protocol.answer(&self.asked(), answer, out);
     }
