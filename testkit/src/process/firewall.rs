@@ -15,13 +15,16 @@ const QUEUE: i32 = 128;
 /// A connect that takes longer has been dropped: on loopback, the kernel answers at once.
 const DROPPED_AFTER: Duration = Duration::from_millis(100);
 
-/// A relay to a server that can drop new connections without a word; those that stand go on.
+/// A relay to a server that can drop new connections without a word, while those that stand go on,
+/// and that can end one of those.
 ///
 /// The kernel drops the SYN of a connection that finds the listener's queue full.
 pub struct Firewall {
     pub address: SocketAddr,
     listener: TcpListener,
     gate: Arc<Gate>,
+    /// The connections that were relayed, in their order.
+    relayed: Arc<Mutex<Vec<TcpStream>>>,
     fill: Vec<TcpStream>,
 }
 
@@ -46,14 +49,25 @@ impl Firewall {
         let address = listener.local_addr().expect("a bound listener has an address");
         let gate = Arc::new(Gate::default());
         let accepts = Arc::clone(&gate);
+        let relayed = Arc::<Mutex<Vec<TcpStream>>>::default();
+        let all = Arc::clone(&relayed);
         let accepting = listener.try_clone().expect("a socket can be had twice");
         thread::spawn(move || {
             for near in accepting.incoming().map_while(Result::ok) {
                 accepts.pass();
-                relay(near, server);
+                let another = near.try_clone().expect("a socket can be had twice");
+                if relay(near, server) {
+                    all.lock().unwrap_or_else(PoisonError::into_inner).push(another);
+                }
             }
         });
-        Firewall { address, listener, gate, fill: Vec::new() }
+        Firewall { address, listener, gate, relayed, fill: Vec::new() }
+    }
+
+    /// Ends the connection that was made first.
+    pub fn cut_first(&self) {
+        let relayed = self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
+        relayed[0].shutdown(Shutdown::Both).expect("it stands");
     }
 
     /// From now on a connect to the server never ends.
@@ -102,10 +116,10 @@ impl Gate {
     }
 }
 
-/// Carries bytes and ends in both directions.
-fn relay(near: TcpStream, server: SocketAddr) {
+/// Carries bytes and ends in both directions; returns whether the server is there.
+fn relay(near: TcpStream, server: SocketAddr) -> bool {
     // Without deadlines, unlike a test's own.
-    let Ok(far) = TcpStream::connect(server) else { return };
+    let Ok(far) = TcpStream::connect(server) else { return false };
     let (near, far) = (Arc::new(near), Arc::new(far));
     for (from, to) in [(&near, &far), (&far, &near)] {
         let (from, to) = (Arc::clone(from), Arc::clone(to));
@@ -114,4 +128,5 @@ fn relay(near: TcpStream, server: SocketAddr) {
             let _ = to.shutdown(Shutdown::Write);
         });
     }
+    true
 }

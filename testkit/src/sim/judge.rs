@@ -409,7 +409,10 @@ impl Judge<'_> {
                 | Fault::Poisoned
                 | Fault::LinkLost
         );
-        if is_of_attempt && server.rest.lasts(expect.arrived_at) {
+        // The attempt may have failed before that, while another link was up.
+        let (down_since, why) = trouble.verdict;
+        let is_verdict = down_since > since && why == fault.row().words;
+        if is_of_attempt && (is_verdict || server.rest.lasts(expect.arrived_at)) {
             return true;
         }
         match fault {

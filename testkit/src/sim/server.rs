@@ -92,6 +92,8 @@ pub struct Trouble {
     /// The last socket to it that could not be made, and its time.
     pub unable: u64,
     pub unable_time: Time,
+    /// When the proxy found it down last, and why: that may have happened before.
+    pub verdict: (u64, &'static str),
     /// The proxy considered it down until then.
     pub back: u64,
     /// It was in maintenance until then.

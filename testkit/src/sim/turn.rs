@@ -384,6 +384,7 @@ impl World {
                     entry.attempted
                 );
                 entry.is_down = true;
+                entry.trouble.verdict = (self.journal.event(), why);
                 self.expect_probe(pool, at);
             }
             Event::ServerBack { .. } => {

@@ -111,8 +111,9 @@ pub static FAULTS: &[Row] = &[
         "connection lost",
         "connection lost, outcome unknown",
         Some(ServerCounter::LinkLost),
-        "a read may be sent once more on a new link, if its client has sent no update since; all \
-         other requests fail",
+        "what was not sent moves to a new link, unless the server owes its client something on the \
+         old one; a read may be sent once more, if its client has sent no update since; all other \
+         requests fail",
     ),
     row(
         Fault::LoginRefused,

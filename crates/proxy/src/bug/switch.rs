@@ -118,6 +118,8 @@ pub enum Bug {
     HurryUnread,
     /// Requests that were kept of a client that has gone are counted for ever.
     KeepFreed,
+    /// Requests that were not sent move to another link, past those of their clients that were.
+    MoveOwed,
     /// A link takes more than its queue holds.
     NoQueueBound,
     /// A server that is down is never probed.
@@ -348,6 +350,7 @@ pub static BUGS: &[Bug] = &[
     Bug::KeepUnread,
     Bug::HurryUnread,
     Bug::KeepFreed,
+    Bug::MoveOwed,
     Bug::NoQueueBound,
     Bug::NeverProbe,
     Bug::CloseEarly,

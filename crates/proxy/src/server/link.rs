@@ -339,7 +339,7 @@ impl Link {
     }
 
     #[inline(always)]
-    fn forget_payload(&mut self, message: &Message) {
+    pub(super) fn forget_payload(&mut self, message: &Message) {
         match &message.payload {
             Payload::Fetch(batch) => {
                 self.fetch_bytes -= batch.bytes();

@@ -1,28 +1,39 @@
-//! A link that its server has closed while it owed nothing there. Nobody has seen the requests that
-//! wait to be sent, so they move to a new connection, in their order.
+//! A link that its server has closed. Nobody has seen the requests that wait to be sent, so they
+//! move to a new connection, in their order.
+//!
+//! ```text
+//!   sent       set a (one)                   fails: its outcome is not known
+//!   unsent     get a (one)                   fails as well, or is asked again behind that
+//!              set b (other)  get c (third)  move
+//! ```
 //!
 //! Servers close connections that were idle, and requests that are read in the same turn as the end
 //! of such a connection have been queued for it. A link that never worked is not renewed: a server
 //! that accepts connections and closes them would be asked for ever.
 
-use std::collections::VecDeque;
-use std::mem::take;
+use std::collections::{BTreeSet, VecDeque};
+use std::mem::{replace, take};
 
-use super::batch::Batch;
+use proto::Upstream;
+
+use super::batch::{Batch, Entry};
 use super::costs::Costs;
 use super::link::Link;
-use super::message::Message;
+use super::message::{Message, Payload};
 use super::open::is_out;
+use super::order::Weighted;
 use super::queue::FairQueue;
 use super::{LinkEvent, Servers};
 use crate::base::Base;
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
+use crate::base::tenants::NOBODY;
 
 impl Servers {
     /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
-    /// speaks against it. Returns whether it did; the dead one has nothing left then.
+    /// speaks against it. Returns whether it did. The dead one has left what its server owes, and
+    /// what waits of the clients that this is owed to: their requests would change places.
     pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId) -> bool {
         let Some(link) = self.links.find_mut(dead) else { return false };
         // Nothing is owed for it.
@@ -37,16 +48,16 @@ impl Servers {
         if !may_connect || !link.may_be_renewed(base) || state.probe == Some(dead) {
             return false;
         }
+        self.drop_unblocks(base, dead);
+        let Some(unsent) = self.take_unsent(base, dead) else { return false };
         let id = self.begin_connect(base, at, conn_key, class);
         for place in self.state(at).links.iter_mut().flatten() {
             if *place == Some(dead) {
                 *place = Some(id);
             }
         }
-        self.drop_unblocks(base, dead);
         self.replace_stand_in(at, dead, id);
         self.replace_private(dead, id);
-        let Some(unsent) = self.links.find_mut(dead).map(Unsent::take) else { return false };
         let Some(link) = self.links.find_mut(id) else { return false };
         unsent.queue_on(link);
         link.account(&mut base.memory);
@@ -58,9 +69,24 @@ impl Servers {
         self.arm(base, id);
         true
     }
-}
 
-impl Servers {
+    /// Takes what may move off a dead link, which is closed then; none, if there is nothing.
+    fn take_unsent(&mut self, base: &Base, dead: ConnId) -> Option<Unsent> {
+        let link = self.links.find_mut(dead)?;
+        if !link.is_waiting() {
+            return Some(Unsent::take(link));
+        }
+        let is_internal = |message: &Message| matches!(message.payload, Payload::Internal(_));
+        if link.outstanding.range(..link.first_pending()).any(is_internal) {
+            // What follows may rely on it.
+            return None;
+        }
+        let (unsent, full) = Unsent::take_of_others(link, base.pool(link.at).upstream);
+        // Theirs fails.
+        self.events.extend(full.into_iter().map(LinkEvent::QueueRoom));
+        unsent.has_any().then_some(unsent)
+    }
+
     /// Moves what waits on a link that could not be made to the one that stands in for it. The
     /// clients of the one have nothing on the other, so no request changes places.
     pub(super) fn move_unsent(
@@ -100,7 +126,7 @@ impl Link {
     /// Whether something waits on it of which its server has seen nothing, and which means the same
     /// on another connection.
     fn may_be_renewed(&self, base: &Base) -> bool {
-        let has_unsent = !self.is_idle() && !self.is_waiting();
+        let has_unsent = !self.is_idle();
         let is_kept = self.own.kept_until.is_some();
         // A block would be executed whatever has become of what was watched.
         let is_guarded = self.own.guarded_until > self.sent;
@@ -109,7 +135,7 @@ impl Link {
     }
 }
 
-/// All that waits on a link that owes nothing.
+/// What waits on a link of those who are owed nothing there.
 struct Unsent {
     out: Outbox,
     outstanding: VecDeque<Message>,
@@ -120,6 +146,40 @@ struct Unsent {
     inflight: Costs,
     fetch_bytes: usize,
     queued: u64,
+}
+
+/// Returns the clients whose requests a message has.
+fn clients_of(message: &Message) -> impl Iterator<Item = ConnId> {
+    let entries = match &message.payload {
+        Payload::Fetch(batch) => &batch.entries[..],
+        Payload::Single(_) | Payload::Internal(_) => &[],
+    };
+    entries
+        .iter()
+        .map(|entry| entry.client)
+        .chain([message.client])
+        .filter(|one| *one != ConnId::NONE)
+}
+
+/// Takes what waits of these clients out of a queue, for a queue of its own. Returns with it those
+/// of them that had filled their share.
+fn set_apart(
+    queue: &mut FairQueue,
+    clients: BTreeSet<ConnId>,
+    upstream: &dyn Upstream,
+) -> (FairQueue, Vec<ConnId>) {
+    const ANY: (usize, usize) = (usize::MAX, usize::MAX);
+    let (mut apart, mut full) = (FairQueue::default(), Vec::new());
+    // It is not served any more.
+    let of = Weighted { tenant: NOBODY, weight: 1 };
+    for client in clients {
+        let split =
+            |batch: &Batch, is_out: &mut dyn FnMut(&Entry) -> bool| batch.part(upstream, is_out);
+        let all = queue.withdraw_where(Some(client), |_, _| true, split);
+        all.into_iter().for_each(|(client, waiting)| apart.push(client, of, waiting));
+        full.extend(queue.with_room(client, ANY).then_some(client));
+    }
+    (apart, full)
 }
 
 impl Unsent {
@@ -140,6 +200,68 @@ impl Unsent {
             fetch_bytes: take(&mut link.fetch_bytes),
             queued: link.queued - start,
         }
+    }
+
+    /// As `take`, of a link on which its server owes something. Returns with it the clients whose
+    /// requests stay, and had filled their share of the queue.
+    fn take_of_others(link: &mut Link, upstream: &dyn Upstream) -> (Unsent, Vec<ConnId>) {
+        let first = link.first_pending();
+        let mut owed = BTreeSet::new();
+        if !bug!(MoveOwed) {
+            link.outstanding.range(..first).for_each(|message| owed.extend(clients_of(message)));
+        }
+        // What stays behind has others' keys as well, and theirs that follow stay, too.
+        let mut ends = BTreeSet::new();
+        for message in link.outstanding.range(first..) {
+            if clients_of(message).any(|client| owed.contains(&client)) {
+                owed.extend(clients_of(message));
+                ends.insert(message.end);
+            }
+        }
+        let stay = link.withdraw_where(|message| ends.contains(&message.end));
+        let (all, fetched) = (link.inflight, link.fetch_bytes);
+        let begun = link.begun();
+        let start = link.sent + begun as u64;
+        link.out.advance(begun);
+        let mut outstanding = link.outstanding.split_off(first);
+        let mut internal = Vec::new();
+        for message in &mut outstanding {
+            message.end -= start;
+            link.forget_payload(message);
+            if let Payload::Internal(number) = message.payload {
+                internal.push(number);
+            }
+        }
+        let is_theirs =
+            |batch: &mut Box<Batch>| !batch.entries.iter().any(|one| owed.contains(&one.client));
+        let batch = link.batch.take_if(is_theirs);
+        if let Some(batch) = &batch {
+            link.forget_batch(batch);
+        }
+        owed.extend(link.batch.iter().flat_map(|batch| &batch.entries).map(|one| one.client));
+        let (left, full) = set_apart(&mut link.queue, owed, upstream);
+        let queue = replace(&mut link.queue, left);
+        let mut inflight = all;
+        inflight.remove_all(link.inflight);
+        let queued = outstanding.back().map_or(0, |message| message.end);
+        let unsent = Unsent {
+            out: take(&mut link.out),
+            outstanding,
+            batch,
+            overtaken: link.overtaken,
+            internal,
+            queue,
+            inflight,
+            fetch_bytes: fetched - link.fetch_bytes,
+            queued,
+        };
+        // They have not been sent: none of them ends before that.
+        link.outstanding.extend(stay.into_iter().map(|message| Message { end: start, ..message }));
+        (unsent, full)
+    }
+
+    fn has_any(&self) -> bool {
+        !self.outstanding.is_empty() || self.batch.is_some() || !self.queue.is_empty()
     }
 
     /// Queues all but the batch and the fair queue behind what a link has.

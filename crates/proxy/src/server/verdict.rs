@@ -183,7 +183,10 @@ impl Servers {
         self.state(at).judge = None;
         self.use_or_close(base, id);
         for one in self.links_of(at) {
-            let is_dead = self.links.find(one).is_some_and(|link| link.is_unanswered_since(asked));
+            let is_dead = self
+                .links
+                .find(one)
+                .is_some_and(|link| link.is_unanswered_since(asked) && !link.is_waiting());
             if is_dead && self.renew(base, one) {
                 self.close_link(base, one, Fault::LinkLost);
             }

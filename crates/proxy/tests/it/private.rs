@@ -507,6 +507,26 @@ fn a_tenant_has_as_many_private_links_as_it_may_and_the_error_names_it() {
     assert_eq!((stage.registry.total(shop, LINKS), count(&stage)), (0, 0));
 }
 
+/// Behind a balancer, the number may be that of a stranger at another server.
+#[test]
+fn an_unblocking_does_not_move_with_what_waits_on_a_link_that_ends() {
+    let welcome = "*4\r\n$5\r\nproto\r\n:2\r\n$2\r\nid\r\n:77\r\n";
+    let (mut stage, link, [one, other]) = shared(|_| {});
+    stage.says(other, "INCR n\r\n");
+    stage.turn(link);
+    stage.says(link, ":1\r\n");
+    stage.says(one, "BLPOP k 0\r\n");
+    stage.end_turn();
+    let own = stage.establishes_with(HELLO);
+    stage.says(own, welcome);
+    stage.turn(own);
+    assert!(stage.unblock(one, false));
+    stage.says(other, "INCR n\r\n");
+    stage.closes(link, Closed::Eof);
+    let another = up(&mut stage);
+    assert_eq!(stage.turn(another), resp("INCR n"));
+}
+
 #[test]
 fn a_client_is_unblocked_by_its_server_on_another_link() {
     let welcome = "*4\r\n$5\r\nproto\r\n:2\r\n$2\r\nid\r\n:77\r\n";

@@ -6,6 +6,7 @@ use proxy::{Closed, ConnId};
 use crate::stage::{SECOND, Stage};
 
 const LOST: &str = "SERVER_ERROR s0: connection lost\r\n";
+const UNKNOWN: &str = "SERVER_ERROR s0: connection lost, outcome unknown\r\n";
 
 /// A server whose link has been used, and is idle.
 fn idle(set: impl FnOnce(&mut PoolPlan)) -> (Stage, ConnId) {
@@ -128,4 +129,118 @@ fn what_moves_keeps_its_deadline() {
     assert!(told.ends_with("not sent\r\n"), "{told:?}");
     assert!(!stage.turn(another).contains("incr"));
     stage.expect_rows(0);
+}
+
+/// Nothing of theirs was sent, whatever the server owes to another client.
+#[test]
+fn a_link_that_ends_costs_only_those_who_are_owed_something_there() {
+    let (mut stage, link) = idle(|_| {});
+    let [owed, changes, reads] = [(); 3].map(|()| stage.client());
+    stage.says(owed, "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+    stage.says(owed, "incr n 2\r\n");
+    stage.says(changes, "incr m 3\r\nincr m 4\r\n");
+    stage.says(reads, "get x\r\n");
+    stage.closes(link, Closed::Eof);
+    assert_eq!(stage.received(owed), [UNKNOWN, LOST].concat());
+    let another = stage.connect(0);
+    assert_eq!(stage.turn(another), "incr m 3\r\nincr m 4\r\nget x\r\n");
+    stage.says(another, "3\r\n7\r\nEND\r\n");
+    assert_eq!([stage.received(changes), stage.received(reads)], ["3\r\n7\r\n", "END\r\n"]);
+    stage.expect_rows(0);
+    assert_eq!(stage.memory(), 0);
+}
+
+#[test]
+fn a_message_that_has_begun_to_leave_stays_and_the_next_one_moves_whole() {
+    let (mut stage, link) = idle(|_| {});
+    let (begun, other) = (stage.client(), stage.client());
+    stage.says(begun, "set k 0 0 5\r\nhello\r\n");
+    stage.says(other, "incr n 1\r\n");
+    stage.end_turn();
+    assert_eq!(stage.received_some(link, 7), "set k 0");
+    stage.closes(link, Closed::Reset);
+    assert_eq!(stage.received(begun), UNKNOWN);
+    let another = stage.connect(0);
+    assert_eq!(stage.turn(another), "incr n 1\r\n");
+    stage.says(another, "1\r\n");
+    assert_eq!(stage.received(other), "1\r\n");
+    stage.expect_rows(0);
+}
+
+/// A key of theirs leaves together with one of a client that is owed something: what follows it
+/// must not overtake it.
+#[test]
+fn who_shares_a_get_with_one_that_is_owed_something_stays_as_well() {
+    let (mut stage, link) = idle(|_| {});
+    let [owed, shares, other] = [(); 3].map(|()| stage.client());
+    stage.says(owed, "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+    stage.says(owed, "get x\r\n");
+    stage.says(shares, "get y\r\ndelete y\r\n");
+    stage.says(other, "delete z\r\n");
+    stage.closes(link, Closed::Eof);
+    assert_eq!(stage.received(shares), [LOST, LOST].concat());
+    let another = stage.connect(0);
+    let sent = stage.turn(another);
+    assert!(sent.starts_with("delete z\r\n") && !sent.contains("delete y"), "{sent:?}");
+    stage.says(another, "DELETED\r\n");
+    assert_eq!(stage.received(other), "DELETED\r\n");
+}
+
+/// They stand in their clients' queues and not in the link's output.
+#[test]
+fn what_waits_for_room_moves_though_the_server_owes_others() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        (plan.limits.inflight, plan.pools[0].preconnect) = (30_000, true);
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let (owed, other) = (stage.client(), stage.client());
+    let value = "v".repeat(40_000);
+    let set = |key| format!("set {key} 0 0 40000\r\n{value}\r\n");
+    stage.says(owed, &["a", "b"].map(set).concat());
+    assert_eq!(stage.turn(link), set("a"));
+    stage.says(other, &["c", "d"].map(set).concat());
+    stage.end_turn();
+    stage.closes(link, Closed::Eof);
+    assert_eq!(stage.received(owed), [UNKNOWN, LOST].concat());
+    let another = stage.connect(0);
+    let mut sent = stage.turn(another);
+    stage.says(another, "STORED\r\n");
+    sent += &stage.turn(another);
+    stage.says(another, "STORED\r\n");
+    assert_eq!(sent, ["c", "d"].map(set).concat());
+    assert_eq!(stage.received(other), "STORED\r\n".repeat(2));
+    stage.expect_rows(0);
+    assert_eq!(stage.memory(), 0);
+}
+
+/// As long as much is in flight, the get gathers keys, and what comes later waits behind others.
+#[test]
+fn what_waits_does_not_pass_the_key_of_its_client_in_an_open_get_that_stays() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        (plan.limits.inflight, plan.pools[0].preconnect) = (30_000, true);
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let [owed, shares, other] = [(); 3].map(|()| stage.client());
+    let set = |key, len| format!("set {key} 0 0 {len}\r\n{}\r\n", "v".repeat(len));
+    stage.says(owed, &set("a", 50_000));
+    assert_eq!(stage.turn(link), set("a", 50_000));
+    stage.says(owed, "get b\r\n");
+    stage.says(shares, "get x\r\n");
+    stage.says(other, &set("c", 40_000));
+    stage.says(shares, "get y\r\n");
+    stage.end_turn();
+    stage.closes(link, Closed::Eof);
+    let another = stage.connect(0);
+    let mut sent = stage.turn(another);
+    stage.says(another, "STORED\r\n");
+    sent += &stage.turn(another);
+    let places = ["set c ", " x", " y"].map(|words| sent.find(words).expect("it is sent"));
+    assert!(places.is_sorted(), "{places:?}");
+    stage.says(another, &"END\r\n".repeat(sent.matches("get ").count()));
+    assert_eq!(stage.received(shares), "END\r\n".repeat(2));
+    assert_eq!(stage.received(other), "STORED\r\n");
 }

@@ -40,6 +40,39 @@ fn a_change_that_meets_the_end_of_an_idle_link_is_done_once() {
     }
 }
 
+/// A proxy or a firewall on the way ends a connection. What has left may have been executed, and
+/// what has not is another client's.
+#[test]
+fn a_connection_that_is_cut_costs_only_those_who_are_owed_something_there() {
+    let redis = Redis::start(Family::Redis70);
+    let firewall = Firewall::start(redis.address);
+    let quickack = with_workers(1, &[firewall.address], &[]);
+    let [mut owed, mut other] = [(); 2].map(|()| Speaker::connect(quickack.address()));
+    assert_eq!(owed.say("INCR n"), Reply::Integer(1));
+    let held = || harness::total(&quickack, "messages_held_total");
+    redis.process.freeze();
+    owed.send(b"INCR n\r\n");
+    wait_until("it has left", || harness::total(&quickack, "inflight") > 0);
+    // The server is silent after a while, and nothing more is sent.
+    let mut asked = Vec::new();
+    wait_until("a change is held", || {
+        let mut one = Speaker::connect(quickack.address());
+        one.send(b"INCR o\r\n");
+        asked.push(one);
+        held() > 0
+    });
+    other.send(b"INCR m\r\n");
+    wait_until("all of them are read", || {
+        let requests = harness::stats(&quickack)["pools"][0]["requests_total"].as_u64();
+        requests == Some(asked.len() as u64 + 3)
+    });
+    firewall.cut_first();
+    let told = owed.reply().expect("an answer");
+    assert!(told.error().contains("connection lost, outcome unknown"), "{told:?}");
+    redis.process.thaw();
+    assert_eq!(other.reply(), Ok(Reply::Integer(1)));
+}
+
 /// Kvrocks and ElastiCache Serverless give such cursors.
 #[test]
 fn a_cursor_of_any_form_passes_before_one_server_and_is_an_error_before_several() {
