@@ -78,11 +78,12 @@ impl Servers {
         }
         let is_internal = |message: &Message| matches!(message.payload, Payload::Internal(_));
         if link.outstanding.range(..link.first_pending()).any(is_internal) {
-            // What follows may rely on it.
+            // Others may rely on its effect.
             return None;
         }
-        let (unsent, full) = Unsent::take_of_others(link, base.pool(link.at).upstream);
-        // Theirs fails.
+        let owed = Owed::take(link, base.pool(link.at).upstream);
+        let unsent = Unsent::take(link);
+        let full = owed.give_back(link);
         self.events.extend(full.into_iter().map(LinkEvent::QueueRoom));
         unsent.has_any().then_some(unsent)
     }
@@ -135,7 +136,7 @@ impl Link {
     }
 }
 
-/// What waits on a link of those who are owed nothing there.
+/// All that waits on a link that owes nothing.
 struct Unsent {
     out: Outbox,
     outstanding: VecDeque<Message>,
@@ -148,17 +149,74 @@ struct Unsent {
     queued: u64,
 }
 
+/// The messages that a server owes an answer to on a link, and all that waits there of the clients
+/// that this is owed to, or that share a get with one of them.
+struct Owed {
+    messages: VecDeque<Message>,
+    /// The offsets of the link.
+    done: u64,
+    sent: u64,
+    batch: Option<Box<Batch>>,
+    queue: FairQueue,
+    /// The clients that had filled their share of the queue.
+    full: Vec<ConnId>,
+}
+
+impl Owed {
+    /// Takes it off a link, which owes nothing then.
+    fn take(link: &mut Link, upstream: &dyn Upstream) -> Owed {
+        let first = link.first_pending();
+        let mut clients = BTreeSet::new();
+        if !bug!(MoveOwed) {
+            link.outstanding.range(..first).for_each(|message| clients.extend(clients_of(message)));
+        }
+        // A get that stays has others' keys as well, and theirs that follow stay, too.
+        let mut ends = BTreeSet::new();
+        for message in link.outstanding.range(first..) {
+            if clients_of(message).any(|client| clients.contains(&client)) {
+                clients.extend(clients_of(message));
+                ends.insert(message.end);
+            }
+        }
+        let stay = link.withdraw_where(|message| ends.contains(&message.end));
+        let begun = link.begun();
+        let unsent = link.outstanding.split_off(first);
+        let mut messages = replace(&mut link.outstanding, unsent);
+        messages.iter().for_each(|message| link.forget_payload(message));
+        let (done, sent) = (link.done, link.sent);
+        link.out.advance(begun);
+        link.sent += begun as u64;
+        link.done = link.sent;
+        // They have not been sent: none of them ends before that.
+        messages.extend(stay.into_iter().map(|message| Message { end: link.sent, ..message }));
+        let is_shared =
+            |batch: &mut Box<Batch>| batch.entries.iter().any(|one| clients.contains(&one.client));
+        let batch = link.batch.take_if(is_shared);
+        if let Some(batch) = &batch {
+            link.forget_batch(batch);
+            clients.extend(batch.entries.iter().map(|one| one.client));
+        }
+        let (queue, full) = set_apart(&mut link.queue, clients, upstream);
+        Owed { messages, done, sent, batch, queue, full }
+    }
+
+    /// Gives it back to its link, which has nothing else. Returns the clients that had filled their
+    /// share of the queue: theirs fails, and they may go on.
+    fn give_back(self, link: &mut Link) -> Vec<ConnId> {
+        (link.done, link.sent) = (self.done, self.sent);
+        (link.outstanding, link.batch, link.queue) = (self.messages, self.batch, self.queue);
+        self.full
+    }
+}
+
 /// Returns the clients whose requests a message has.
 fn clients_of(message: &Message) -> impl Iterator<Item = ConnId> {
     let entries = match &message.payload {
         Payload::Fetch(batch) => &batch.entries[..],
         Payload::Single(_) | Payload::Internal(_) => &[],
     };
-    entries
-        .iter()
-        .map(|entry| entry.client)
-        .chain([message.client])
-        .filter(|one| *one != ConnId::NONE)
+    let clients = entries.iter().map(|entry| entry.client).chain([message.client]);
+    clients.filter(|client| *client != ConnId::NONE)
 }
 
 /// Takes what waits of these clients out of a queue, for a queue of its own. Returns with it those
@@ -200,64 +258,6 @@ impl Unsent {
             fetch_bytes: take(&mut link.fetch_bytes),
             queued: link.queued - start,
         }
-    }
-
-    /// As `take`, of a link on which its server owes something. Returns with it the clients whose
-    /// requests stay, and had filled their share of the queue.
-    fn take_of_others(link: &mut Link, upstream: &dyn Upstream) -> (Unsent, Vec<ConnId>) {
-        let first = link.first_pending();
-        let mut owed = BTreeSet::new();
-        if !bug!(MoveOwed) {
-            link.outstanding.range(..first).for_each(|message| owed.extend(clients_of(message)));
-        }
-        // What stays behind has others' keys as well, and theirs that follow stay, too.
-        let mut ends = BTreeSet::new();
-        for message in link.outstanding.range(first..) {
-            if clients_of(message).any(|client| owed.contains(&client)) {
-                owed.extend(clients_of(message));
-                ends.insert(message.end);
-            }
-        }
-        let stay = link.withdraw_where(|message| ends.contains(&message.end));
-        let (all, fetched) = (link.inflight, link.fetch_bytes);
-        let begun = link.begun();
-        let start = link.sent + begun as u64;
-        link.out.advance(begun);
-        let mut outstanding = link.outstanding.split_off(first);
-        let mut internal = Vec::new();
-        for message in &mut outstanding {
-            message.end -= start;
-            link.forget_payload(message);
-            if let Payload::Internal(number) = message.payload {
-                internal.push(number);
-            }
-        }
-        let is_theirs =
-            |batch: &mut Box<Batch>| !batch.entries.iter().any(|one| owed.contains(&one.client));
-        let batch = link.batch.take_if(is_theirs);
-        if let Some(batch) = &batch {
-            link.forget_batch(batch);
-        }
-        owed.extend(link.batch.iter().flat_map(|batch| &batch.entries).map(|one| one.client));
-        let (left, full) = set_apart(&mut link.queue, owed, upstream);
-        let queue = replace(&mut link.queue, left);
-        let mut inflight = all;
-        inflight.remove_all(link.inflight);
-        let queued = outstanding.back().map_or(0, |message| message.end);
-        let unsent = Unsent {
-            out: take(&mut link.out),
-            outstanding,
-            batch,
-            overtaken: link.overtaken,
-            internal,
-            queue,
-            inflight,
-            fetch_bytes: fetched - link.fetch_bytes,
-            queued,
-        };
-        // They have not been sent: none of them ends before that.
-        link.outstanding.extend(stay.into_iter().map(|message| Message { end: start, ..message }));
-        (unsent, full)
     }
 
     fn has_any(&self) -> bool {

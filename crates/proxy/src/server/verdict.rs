@@ -183,11 +183,8 @@ impl Servers {
         self.state(at).judge = None;
         self.use_or_close(base, id);
         for one in self.links_of(at) {
-            let is_dead = self
-                .links
-                .find(one)
-                .is_some_and(|link| link.is_unanswered_since(asked) && !link.is_waiting());
-            if is_dead && self.renew(base, one) {
+            let is_dead = |link: &Link| link.is_unanswered_since(asked) && !link.is_waiting();
+            if self.links.find(one).is_some_and(is_dead) && self.renew(base, one) {
                 self.close_link(base, one, Fault::LinkLost);
             }
         }
