@@ -5,6 +5,7 @@
 //! says, and of a request its [`Part`](crate::base::part::Part). Waiting requests stand in each
 //! link's queue (`link.rs`); that is the place for another order of them, or for a limit.
 
+mod again;
 mod around;
 mod batch;
 mod block;
