@@ -7,11 +7,15 @@ use super::judge::Judge;
 
 impl Judge<'_> {
     /// Returns whether an error states a fact that must be known before a request is sent to any
-    /// server. What waited on a link that has ended since moves to another, which may not be made.
+    /// server. What waited on a link that has ended since, or was silent for too long, moves to
+    /// another, which may not be made.
     pub fn must_be_known_before(&self, line: &str, arrived: u64) -> bool {
         let line = &*without_said(line);
         let mut servers = self.pool.servers.iter();
-        let may_move = servers.any(|server| server.trouble.lost > arrived);
+        let may_move = servers.any(|server| {
+            let trouble = &server.trouble;
+            trouble.lost.max(trouble.silent).max(trouble.hung) > arrived
+        });
         is_known_before(line) && !(may_move && is_of_attempt(line))
     }
 }

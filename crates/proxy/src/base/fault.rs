@@ -101,9 +101,9 @@ pub static FAULTS: &[Row] = &[
         "no reply in time",
         "no reply in time, outcome unknown",
         Some(ServerCounter::ReplyTimeout),
-        "the link is closed, and another one shows whether the server is down. While the server is \
-         busy with a slow command, neither happens, and the late reply is discarded; a slow \
-         command itself has as much time again",
+        "the link is closed, and another one shows whether the server is down: what others wait to \
+         send moves there. While the server is busy with a slow command, neither happens, and the \
+         late reply is discarded; a slow command itself has as much time again",
     ),
     row(
         Fault::LinkLost,

@@ -23,6 +23,7 @@ use shard::{Distribution, Node, Ring};
 use super::access::AccessSampling;
 use super::conn_key::ConnKeys;
 use super::definitions::Definitions;
+use super::fault::Fault;
 use super::phases::Sampling;
 use super::plan::{AdminState, OnFailure, PoolPlan, ServerPlan};
 use super::size::PoolSizes;
@@ -89,8 +90,8 @@ pub(crate) struct Server {
     pub(crate) awaited: bool,
     /// Its last answer, if that says that it is busy.
     pub(crate) busy_line: Option<Box<[u8]>>,
-    /// Its words to the last link that it refused.
-    pub(crate) said: Option<Box<str>>,
+    /// Its words to the last link that it refused, and why it refused that.
+    pub(crate) said: Option<(Fault, Box<str>)>,
     /// How long its answers take on their way.
     pub(crate) trips: Trips,
     pub(crate) counters: Counters<ServerCounter>,
@@ -256,6 +257,11 @@ impl Pool {
 }
 
 impl Server {
+    /// Returns its words to the last link that it refused, if it was for this reason.
+    pub(crate) fn said_of(&self, why: Fault) -> Option<&str> {
+        self.said.as_ref().filter(|(of, _)| *of == why).map(|(_, words)| &**words)
+    }
+
     pub(crate) fn new(plan: ServerPlan, metrics: &WorkerMetrics) -> Server {
         assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         Server {

@@ -227,7 +227,7 @@ impl Clients {
             }
             Fault::Refused | Fault::LoginRefused => {
                 let pool = &base.pools[self.requests[id].pool as usize];
-                let said = pool.servers[server? as usize].said.as_deref()?;
+                let said = pool.servers[server? as usize].said_of(fault)?;
                 Some(match fault {
                     Fault::Refused => format!("takes no further connection: {said}; not sent"),
                     _ => format!("{}: {said}", fault.row().words),

@@ -123,6 +123,11 @@ impl Servers {
             if bug!(AnswerAfterTimeout) && self.links.find(id).is_some_and(Link::is_up) {
                 return self.give_up_first(base, id);
             }
+            // Another link shows whether the server is down: what was not sent waits for that. What
+            // waits on an idle link has waited for it.
+            if fault == Fault::ReplyTimeout && self.links.find(id).is_some_and(Link::is_up) {
+                self.renew(base, id);
+            }
             return self.close_link(base, id, fault);
         }
         let Some(link) = self.links.find_mut(id) else { return };

@@ -133,7 +133,7 @@ impl Servers {
         let (len, capabilities) = match answer {
             Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => (len, capabilities),
             Parsed::Complete(HandshakeReply::LoginRefused) => {
-                self.note_said(base, id);
+                self.note_said(base, id, Fault::LoginRefused);
                 self.close_link(base, id, Fault::LoginRefused);
                 return Ok(());
             }
@@ -192,7 +192,6 @@ impl Servers {
         if self.links.find(id).is_some_and(|link| link.work() > 0) {
             self.tell_work(at);
         }
-        self.end_rest(base, id);
         base.log_connection(|base| Connection::LinkMade {
             link: id,
             server: base.server(at).plan.id,
@@ -207,6 +206,8 @@ impl Servers {
             self.probe_answered(base, id);
         }
         self.end_judge(base, id, asked);
+        // A link that has shown that its server is well has its place by now.
+        self.end_rest(base, id);
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
         // It may have come late because its server was silent: what was known before judges that.
         self.note_up(base, id);

@@ -113,6 +113,9 @@ impl Servers {
     pub(super) fn use_or_close(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find(id) else { return };
         let (at, conn_key) = (link.at, link.conn_key);
+        if link.retiring || self.state(at).has_place(id) {
+            return;
+        }
         let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
         let is_draining = base.server(at).plan.admin == AdminState::Drain;
         let shared = &mut self.state(at).places(conn_key, count)[LinkClass::SPECIAL..];

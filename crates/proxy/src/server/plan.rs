@@ -121,7 +121,9 @@ impl Servers {
     pub(crate) fn retire_server(&mut self, base: &mut Base, at: ServerAt) {
         let state = self.state(at);
         state.probe_at = None;
-        let (probe, judge) = (state.probe, state.judge);
+        let (probe, judge) = (state.probe, state.judge.take());
+        // One that has taken a place retires as the others do.
+        let judge = judge.filter(|id| !state.has_place(*id));
         if let Blocks::Tried(trial) = state.blocks {
             self.end_trial(base, trial, Blocks::Unknown);
         }

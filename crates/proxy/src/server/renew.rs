@@ -1,5 +1,6 @@
-//! A link that its server has closed. Nobody has seen the requests that wait to be sent, so they
-//! move to a new connection, in their order.
+//! A link that its server has closed, or on which a reply has not come in time. Nobody has seen the
+//! requests that wait to be sent, so they move to a new connection, in their order; to the one that
+//! is to show whether the server works, if that is on its way.
 //!
 //! ```text
 //!   sent       set a (one)                   fails: its outcome is not known
@@ -24,11 +25,11 @@ use super::open::is_out;
 use super::order::Weighted;
 use super::queue::FairQueue;
 use super::{LinkEvent, Servers};
-use crate::base::Base;
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
 use crate::base::tenants::NOBODY;
+use crate::base::{Base, ServerAt};
 
 impl Servers {
     /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
@@ -50,7 +51,8 @@ impl Servers {
         }
         self.drop_unblocks(base, dead);
         let Some(unsent) = self.take_unsent(base, dead) else { return false };
-        let id = self.begin_connect(base, at, conn_key, class);
+        let judge = self.judge_for(dead, at, (conn_key, class));
+        let id = judge.unwrap_or_else(|| self.begin_connect(base, at, conn_key, class));
         for place in self.state(at).links.iter_mut().flatten() {
             if *place == Some(dead) {
                 *place = Some(id);
@@ -68,6 +70,18 @@ impl Servers {
         self.mark_dirty(id);
         self.arm(base, id);
         true
+    }
+
+    /// Returns the link that is to show whether a server works, if it may take the place of a dead
+    /// one of that kind.
+    fn judge_for(&self, dead: ConnId, at: ServerAt, kind: (u16, LinkClass)) -> Option<ConnId> {
+        let state = &self.states[at.pool as usize][at.server as usize];
+        let is_free = |id: &ConnId| {
+            let link = self.links.find(*id);
+            link.is_some_and(|link| (link.conn_key, link.class) == kind && link.is_idle())
+                && !state.has_place(*id)
+        };
+        state.judge.filter(is_free).filter(|_| state.has_place(dead))
     }
 
     /// Takes what may move off a dead link, which is closed then; none, if there is nothing.

@@ -53,7 +53,10 @@ impl Rests {
         if self.0.len() >= limits::RESTS_MAX {
             self.0.retain(|one| one.until > now);
         }
-        self.0.truncate(limits::RESTS_MAX - 1);
+        if self.0.len() >= limits::RESTS_MAX {
+            let soonest = (0..self.0.len()).min_by_key(|at| self.0[*at].until);
+            self.0.swap_remove(soonest.unwrap_or(0));
+        }
         self.0.push(Rest {
             conn_key,
             nth,
@@ -113,7 +116,7 @@ impl Servers {
         let conn_key = base.pool(at).conn_keys.of(link.conn_key);
         if self.state(at).rests.note(conn_key, nth, why, base.now) {
             let server = base.server(at);
-            let (id, said) = (server.plan.id, server.said.clone());
+            let (id, said) = (server.plan.id, server.said_of(why).map(Box::from));
             let why = if why == Fault::Refused { "refused" } else { why.row().words };
             base.log(Event::LinkRefused { server: id, why, said });
         }
@@ -252,4 +255,23 @@ pub(super) struct StandIn {
     conn_key: u16,
     nth: usize,
     link: ConnId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_whose_rest_is_over_first_makes_room_for_another() {
+        let mut rests = Rests::default();
+        let conn_key = ConnKey::default();
+        let now = |at: usize| Time(1_000_000 + at as u64);
+        for nth in 0..=limits::RESTS_MAX {
+            assert!(rests.note(conn_key, nth, Fault::Refused, now(nth)));
+        }
+        let why = |nth| rests.why(conn_key, nth, now(limits::RESTS_MAX));
+        assert_eq!((rests.0.len(), why(0)), (limits::RESTS_MAX, None));
+        let rest = (1..=limits::RESTS_MAX).map(why);
+        assert!(rest.into_iter().all(|why| why == Some(Fault::Refused)));
+    }
 }

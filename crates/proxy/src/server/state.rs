@@ -272,6 +272,10 @@ impl ServerState {
         &mut self.links[at]
     }
 
+    pub(super) fn has_place(&self, link: ConnId) -> bool {
+        self.links.iter().flatten().any(|place| *place == Some(link))
+    }
+
     /// Forgets a link that has died.
     pub(super) fn forget(&mut self, link: ConnId) {
         assert!(self.alive > 0, "a link dies once");

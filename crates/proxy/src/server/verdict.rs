@@ -91,7 +91,7 @@ impl Servers {
         let answers = answers || self.has_answered_since(base, at, link.begun, fault);
         let works = answers || self.has_links_up(at);
         // Links on which clients wait show nothing, so another attempt decides.
-        if !works && !judges && self.has_links_that_wait(at) && self.begin_judge(base, at) {
+        if !works && !judges && self.has_links_that_wait(at) && self.begin_judge_now(base, at) {
             return self.rest_place(base, link, nth?, fault);
         }
         if !works || bug!(FurtherLinkFails) {
@@ -158,10 +158,19 @@ impl Servers {
     pub(super) fn begin_judge(&mut self, base: &mut Base, at: ServerAt) -> bool {
         let patience = base.pool(at).plan.timeouts.reply;
         let state = self.state(at);
-        let is_known = state.judge.is_some() || state.probe.is_some();
         let is_soon = base.now.since(state.judged) < patience && state.judged != Time(0);
+        match is_soon {
+            true => state.judge.is_some() || state.probe.is_some(),
+            false => self.begin_judge_now(base, at),
+        }
+    }
+
+    /// As `begin_judge`, though another was begun a moment ago.
+    fn begin_judge_now(&mut self, base: &mut Base, at: ServerAt) -> bool {
+        let state = self.state(at);
+        let is_known = state.judge.is_some() || state.probe.is_some();
         let is_able = state.unable_until <= base.now;
-        if is_known || is_soon || !is_able || !base.server(at).can_be_asked() {
+        if is_known || !is_able || !base.server(at).can_be_asked() {
             return is_known;
         }
         let home = base.pool(at).conn_keys.home;
@@ -234,12 +243,12 @@ impl Servers {
         if !bug!(IgnoreFull) {
             self.note_life(base, at);
         }
-        self.note_said(base, id);
+        self.note_said(base, id, Fault::Refused);
         self.close_link(base, id, Fault::Refused);
     }
 
     /// Notes the line with which a server has refused a link.
-    pub(super) fn note_said(&mut self, base: &mut Base, id: ConnId) {
+    pub(super) fn note_said(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
         let Some(link) = self.links.find(id) else { return };
         let at = link.at;
         let text = String::from_utf8_lossy(&link.partial);
@@ -247,7 +256,7 @@ impl Servers {
         let line = text.lines().find(is_error).unwrap_or_default().trim_start_matches('-');
         let clean = |letter: char| if letter.is_control() { '?' } else { letter };
         let said: String = line.trim().chars().map(clean).take(SAID_MAX).collect();
-        base.server_mut(at).said = (!said.is_empty()).then(|| said.into_boxed_str());
+        base.server_mut(at).said = (!said.is_empty()).then(|| (fault, said.into_boxed_str()));
     }
 }
 

@@ -207,6 +207,40 @@ fn links_that_owe_nothing_soon_are_no_sign_that_a_server_works() {
     }
 }
 
+/// Another attempt decides, however long ago the server has shown that it lives.
+#[test]
+fn a_server_that_was_judged_a_moment_ago_is_not_down_after_one_attempt_either() {
+    let mut stage = redis(|pool| pool.preconnect = false);
+    let (waits, client) = (stage.client(), stage.client());
+    stage.says(waits, "BLPOP l 0\r\n");
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    assert_eq!(stage.turn(link), resp("BLPOP l 0"));
+    stage.says(client, "GET k\r\n");
+    stage.end_turn();
+    let shared = comes_up(&mut stage);
+    assert_eq!(stage.turn(shared), resp("GET k"));
+    stage.says(shared, "$-1\r\n");
+    stage.says(client, "GET k\r\n");
+    assert_eq!(stage.turn(shared), resp("GET k"));
+    while stage.connects.is_empty() {
+        stage.waits(SECOND / 100);
+        stage.end_turn();
+    }
+    comes_up(&mut stage);
+    stage.passes(SECOND / 100);
+    stage.closes(shared, Closed::Reset);
+    stage.end_turn();
+    for left in [1, 0] {
+        let (attempt, _) = stage.connects.pop().expect("it is tried");
+        assert_eq!(stage.healths(), ["s0 ready"]);
+        stage.passes(SECOND / 100);
+        stage.closes(attempt, Closed::Unmade(113));
+        assert_eq!(stage.connects.len(), left, "one attempt may be lost");
+    }
+    assert_eq!(stage.healths(), ["s0 down"]);
+}
+
 /// Private links that are idle are asked as others are.
 #[test]
 fn idle_private_links_are_asked_when_another_cannot_be_made() {

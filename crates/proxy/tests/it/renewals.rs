@@ -244,3 +244,54 @@ fn what_waits_does_not_pass_the_key_of_its_client_in_an_open_get_that_stays() {
     assert_eq!(stage.received(shares), "END\r\n".repeat(2));
     assert_eq!(stage.received(other), "STORED\r\n");
 }
+
+/// A request that was sent and is not answered in time, and one of another client that is held
+/// because the server is silent. Returns the clients.
+fn late() -> (Stage, ConnId, [ConnId; 2]) {
+    let (mut stage, link) = idle(|pool| {
+        (pool.timeouts.reply, pool.timeouts.queue) = (SECOND, 5 * SECOND);
+        pool.timeouts.connect = 5 * SECOND;
+    });
+    let clients = [stage.client(), stage.client()];
+    stage.says(clients[0], "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+    while stage.connects.is_empty() {
+        stage.waits(SECOND / 100);
+        stage.end_turn();
+    }
+    stage.says(clients[1], "incr m 2\r\n");
+    stage.says(clients[0], "incr n 3\r\n");
+    (stage, link, clients)
+}
+
+/// The one link says nothing of the server. Another one is on its way, which does.
+#[test]
+fn a_reply_that_does_not_come_in_time_costs_only_those_who_are_owed_something_there() {
+    const LATE: &str = "SERVER_ERROR s0: no reply in time";
+    let (mut stage, link, [owed, other]) = late();
+    assert_eq!(stage.turn(link), "", "it is held");
+    stage.waits(SECOND);
+    assert!(stage.closed.contains(&link));
+    assert_eq!(stage.received(owed), format!("{LATE}, outcome unknown\r\n{LATE}\r\n"));
+    assert_eq!(stage.received(other), "");
+    let another = stage.connect(0);
+    assert!(stage.connects.is_empty(), "the one that judges serves");
+    assert_eq!(stage.turn(another), "incr m 2\r\n");
+    stage.says(another, "2\r\n");
+    assert_eq!(stage.received(other), "2\r\n");
+    stage.expect_rows(0);
+    assert_eq!((stage.healths(), stage.memory()), (vec!["s0 ready".to_string()], 0));
+}
+
+#[test]
+fn what_waits_behind_a_reply_that_does_not_come_fails_when_the_server_is_found_down() {
+    let (mut stage, link, [_, other]) = late();
+    let (judge, _) = stage.connects.remove(0);
+    stage.waits(SECOND);
+    assert!(stage.closed.contains(&link));
+    assert_eq!(stage.received(other), "", "nobody has decided");
+    stage.closes(judge, Closed::Unmade(111));
+    assert_eq!(stage.healths(), ["s0 down"]);
+    assert_eq!(stage.received(other), "SERVER_ERROR s0: connect failed\r\n");
+    stage.expect_rows(0);
+}
