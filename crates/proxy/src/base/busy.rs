@@ -69,6 +69,15 @@ impl Base {
         over.chain(now).max_by_key(overlap).filter(|work| overlap(work) > 0)
     }
 
+    /// Returns when a server has last ended a slow command, of any worker, that was sent by then.
+    #[cold]
+    pub(crate) fn slow_work_end(&self, at: ServerAt, by: Time) -> Time {
+        let registry = self.metrics.registry();
+        let works = self.server(at).plan.same_ids().flat_map(|id| registry.works(id));
+        let works = works.filter(|work| work.since_us <= by.0);
+        works.map(|work| Time(work.until_us)).max().unwrap_or_default()
+    }
+
     /// Returns a sentence for the client of a request that was not sent because of it; without the
     /// server's name.
     pub(crate) fn busy_words(&self, at: ServerAt, with: BusyWith) -> String {

@@ -221,6 +221,8 @@ pub const TRANSACTION_BYTES_MAX: usize = LINK_OUTBOX_MAX;
 pub const TRANSACTION_QUICK_MAX: u32 = 1_000;
 /// Bytes of the first key of a transaction that are kept, to be named in errors.
 pub const TRANSACTION_KEY_MAX: usize = 256;
+/// Works of a transaction by which its own time is known.
+pub const TRANSACTION_WORKS_MAX: usize = 8;
 /// The first pause before a request is sent again; it doubles each time.
 pub const REPEAT_FIRST_US: u64 = 5_000;
 /// Bytes of a pool's definitions, names included.

@@ -6,7 +6,7 @@
 //!                  └──▶ aborted: nothing is kept any more
 //! ```
 
-use proto::{Answer, Request, block};
+use proto::{Answer, Request, WorkId, block};
 
 use super::Clients;
 use crate::base::buffer::{Outbox, Source};
@@ -33,6 +33,10 @@ pub(super) struct Transaction {
     epoch: (u64, u64),
     writes: bool,
     effort: BlockEffort,
+    /// The number of its requests that vary, and the first works among them, each once, in their
+    /// order as numbers.
+    vary: u32,
+    works: Vec<WorkId>,
     /// The database in which its connection is at the end, if it selects any.
     database: Option<u32>,
     /// A request of it was refused, so nothing is executed.
@@ -61,7 +65,7 @@ pub(crate) struct Select {
 pub(crate) enum BlockEffort {
     #[default]
     Quick,
-    /// As long as other blocks.
+    /// As long as other blocks of the same works.
     Varies,
     Slow,
 }
@@ -82,7 +86,7 @@ pub(crate) struct QueuedRequest<'a> {
     /// The server of its keys, and the first of them.
     pub(crate) server: Option<usize>,
     pub(crate) key: Option<&'a [u8]>,
-    pub(crate) effort: BlockEffort,
+    pub(crate) effort: Effort,
     /// Its bytes behind the head.
     pub(crate) body: QueuedBody<'a>,
 }
@@ -101,6 +105,8 @@ pub(crate) struct Queued {
     pub(crate) epoch: (u64, u64),
     pub(crate) writes: bool,
     pub(crate) effort: BlockEffort,
+    /// Its works that vary, if it has any.
+    pub(crate) work: Option<WorkId>,
     pub(crate) database: Option<u32>,
     pub(crate) len: usize,
     pub(crate) aborted: bool,
@@ -110,6 +116,29 @@ impl Transaction {
     /// Returns the bytes that go to the server at its end.
     pub(super) fn block_len(&self) -> u64 {
         self.block.len() as u64
+    }
+
+    fn note_effort(&mut self, effort: Effort) {
+        let of_block = BlockEffort::of(effort);
+        self.effort = self.effort.max(of_block);
+        if of_block != BlockEffort::Varies {
+            return;
+        }
+        self.vary += 1;
+        let has_room = self.works.len() < limits::TRANSACTION_WORKS_MAX;
+        if let Some(work) = effort.work().filter(|_| has_room)
+            && let Err(at) = self.works.binary_search(&work)
+        {
+            self.works.insert(at, work);
+        }
+    }
+
+    /// Returns the id of all works that vary. Twice as many may take twice as long.
+    fn work(&self) -> Option<WorkId> {
+        let number = self.vary.checked_ilog2()?;
+        let words = self.works.iter().map(|work| work.0).chain([number]);
+        let words: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        Some(WorkId::of_text(&words))
     }
 
     fn bytes(&self) -> usize {
@@ -152,7 +181,8 @@ impl Clients {
             effort => effort,
         };
         let len = one.block.len();
-        Some(Queued { requests, server, epoch, writes, effort, database, len, aborted })
+        let work = one.work();
+        Some(Queued { requests, server, epoch, writes, effort, work, database, len, aborted })
     }
 
     /// Returns the server of a transaction's keys, and the first of them.
@@ -208,7 +238,7 @@ impl Clients {
         }
         one.requests += 1;
         one.writes |= request.class.is_update();
-        one.effort = one.effort.max(effort);
+        one.note_effort(effort);
         let bytes = one.bytes();
         base.memory.change(&mut one.counted, bytes);
     }

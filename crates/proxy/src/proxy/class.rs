@@ -111,7 +111,8 @@ impl Proxy {
             BlockEffort::Quick => Effort::Quick,
             BlockEffort::Slow => Effort::Slow,
             BlockEffort::Varies => {
-                let work = WorkId::of_command(frame.request.command);
+                let exec = WorkId::of_command(frame.request.command);
+                let work = queued.work.unwrap_or(exec);
                 self.servers.effort_of(&self.base, asks.pool(), Some(server), work)
             }
         };

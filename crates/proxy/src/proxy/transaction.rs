@@ -12,10 +12,10 @@ use shard::Distribution;
 use super::Proxy;
 use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
-use crate::base::part::{Incoming, Requester};
+use crate::base::part::{Effort, Incoming, Requester};
 use crate::base::plan::PubSub;
 use crate::base::tenants::NOBODY;
-use crate::client::{self, BlockEffort, Frame, QueuedBody, QueuedRequest};
+use crate::client::{self, Frame, QueuedBody, QueuedRequest};
 use crate::route::{self, Route};
 
 /// Why a request cannot be queued.
@@ -157,7 +157,7 @@ impl Proxy {
         let Proxy { base, clients, .. } = self;
         base.keys.clear();
         let body = QueuedBody::OnePiece(Source::plain(&[]));
-        let queued = QueuedRequest { server: None, key: None, effort: BlockEffort::Quick, body };
+        let queued = QueuedRequest { server: None, key: None, effort: Effort::Quick, body };
         clients.queue(base, incoming, queued);
         clients.queue_select(asks.id, database);
         clients.answer(base, asks.id, request, head, &Answer::Queued);
@@ -210,8 +210,8 @@ impl Proxy {
             Err(why) => return self.refuse_not_queued(incoming, &why),
         };
         let effort = match request.work {
-            Work::Quick => BlockEffort::Quick,
-            _ => BlockEffort::of(self.effort_of(asks, request, head)),
+            Work::Quick => Effort::Quick,
+            _ => self.effort_of(asks, request, head),
         };
         self.count(incoming);
         let Proxy { base, clients, .. } = self;

@@ -127,13 +127,22 @@ impl Servers {
         // A server that has answered something meanwhile had the work by then.
         let trip = base.server(at).trips.shortest_of(handshake);
         let arrived = if sent == UNSENT { owed } else { sent.after(trip) };
-        let all = base.now.since(owed.max(arrived));
-        let each = all / u64::from(count.max(1));
+        let began = owed.max(arrived);
+        let all = base.now.since(began);
+        let share = |time: u64| time / u64::from(count.max(1));
+        let each = share(all);
+        let mut is_own = true;
         if all > limits::SLOW_US {
+            let came = began.after(limits::WORK_LOOK_US);
+            // What was sent before them, or with them, may have been done before them.
+            let free = base.slow_work_end(at, came).max(began);
             let command = works[0].0.command;
             base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
+            // What was sent when the server had begun with them is done after them.
+            let other = self.find_busy(base, at);
+            let is_behind = other.is_none_or(|with| with.since > came && with.since >= free);
+            is_own = is_behind && share(base.now.since(free)) > limits::SLOW_US;
         }
-        let slow_end = self.state(at).slow_end;
         let is_of_one = works.len() == 1;
         for (Work { effort, kind, .. }, times) in works.drain(..) {
             let state = self.state(at);
@@ -149,8 +158,7 @@ impl Servers {
                 state.works.make_room(id, times, is_sure.then_some(each));
             }
             if !is_as_known || state.is_busy || !is_quick {
-                let is_first = slow_end <= owed;
-                self.note_new_work(base, at, (effort, kind), (is_first, each));
+                self.note_new_work(base, at, (effort, kind), (is_own, each));
             }
         }
         if let Some(link) = self.links.find_mut(id) {
@@ -170,24 +178,22 @@ impl Servers {
         base: &Base,
         at: ServerAt,
         (effort, kind): (Effort, ItemKind),
-        (is_first, took): (bool, u64),
+        (is_own, took): (bool, u64),
     ) {
         if self.state(at).is_busy {
             self.tell_busy(base, at);
         }
         let is_long = took > limits::SLOW_US;
-        let is_own = match is_long {
-            // It may have waited for something else.
-            true => is_first && base.busy(at).is_none(),
+        let is_known = match is_long {
+            true => is_own,
             // It may not have been done at all.
             false => kind != ItemKind::Error,
         };
         if is_long {
-            self.state(at).slow_end = base.now;
             self.rest(base, at, took);
         }
         let state = self.state(at);
-        if let Some(id) = effort.work().filter(|_| is_own) {
+        if let Some(id) = effort.work().filter(|_| is_known) {
             state.works.note(id, took, base.now);
         }
     }
@@ -287,7 +293,10 @@ impl Servers {
     fn finds_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
         let Some(link) = self.links.find(id) else { return true };
         let (at, its, more) = (link.at, link.work(), effort.time());
-        if its == 0 && link.class == LinkClass::Spare {
+        let is_other_spare = |(other, one): (ConnId, &Link)| {
+            other != id && one.at == at && one.class == LinkClass::Spare && one.work() > 0
+        };
+        if its == 0 && link.class == LinkClass::Spare && !self.links.iter().any(is_other_spare) {
             // The server says there what it does, whatever it owes elsewhere.
             return true;
         }

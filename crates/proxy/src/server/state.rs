@@ -73,8 +73,6 @@ pub(super) struct ServerState {
     pub(super) work_told: u64,
     /// A link that had a slow request outstanding when that was last looked for.
     pub(super) slow_at: Cell<Option<ConnId>>,
-    /// When it last ended something that took long.
-    pub(super) slow_end: Time,
     /// The other workers are told that it is busy.
     pub(super) is_busy: bool,
     /// When it last answered the question whether it is busy.
@@ -184,7 +182,6 @@ impl ServerState {
             works: WorkRecord::default(),
             work_told: 0,
             slow_at: Cell::new(None),
-            slow_end: Time(0),
             is_busy: false,
             pinged: None,
             said_busy: false,

@@ -726,3 +726,31 @@ fn a_transaction_of_the_proxys_own_answers_has_the_room_of_any_other() {
     assert!(stage.received(client).starts_with("-EXECABORT "));
     assert_eq!(stage.memory(), 0);
 }
+
+/// The works in them decide how long they take.
+#[test]
+fn a_slow_transaction_says_nothing_of_others() {
+    const MS: u64 = SECOND / 1_000;
+    let (mut stage, links) = pool(&["s0"], |pool| pool.class_links = 3);
+    let (link, [slow, quick]) = (links[0], [stage.client(), stage.client()]);
+    let says = |stage: &mut Stage, client, script: &str| {
+        let script = format!("EVAL {script} 1 a");
+        stage.says(client, &format!("MULTI\r\n{script}\r\nSET b 1\r\nEXEC\r\n"));
+        let expected = block(&[&script, "SET b 1"]);
+        stage.turn(link) == expected
+    };
+    let reply = replies(2, "*2\r\n:1\r\n+OK\r\n");
+    stage.says(quick, "MULTI\r\nGET k\r\nEXEC\r\n");
+    accept(&mut stage, ACCEPTED);
+    assert_eq!(stage.turn(link), block(&["GET k"]));
+    stage.says(link, &replies(1, "*1\r\n$-1\r\n"));
+    assert!(says(&mut stage, slow, "slow"));
+    stage.passes(100 * MS);
+    stage.says(link, &reply);
+    assert!(says(&mut stage, quick, "quick"));
+    stage.passes(MS / 10);
+    stage.says(link, &reply);
+    assert!(stage.connects.is_empty());
+    assert!(!says(&mut stage, slow, "slow"));
+    assert_eq!(stage.connects.len(), 1, "it takes a link for slow requests");
+}

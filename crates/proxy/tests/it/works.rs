@@ -377,3 +377,49 @@ fn quick_requests_pass_work_that_waits_for_a_link() {
     assert!(sent.contains("GET"), "{sent}");
     assert_eq!(sent.matches("EVAL").count(), 2, "one of each client");
 }
+
+/// Two workers whose scripts the server does in turn.
+#[test]
+fn a_slow_script_is_known_though_another_worker_has_the_server_do_slow_ones_as_well() {
+    let ask = metrics::Busy { since_us: 0, command: 1 };
+    let began = |stage: &Stage| stage.now().0;
+    // When the other's script was sent, and when the one before it was over, in milliseconds
+    // since this one was sent; and whether the 100 ms are this one's.
+    let cases = [
+        (None, None, true),
+        (Some(-2_i64), None, false),
+        (Some(0), None, false),
+        (Some(5), None, true),
+        (None, Some(50_i64), true),
+        (Some(51), Some(50), true),
+        (None, Some(99), false),
+        // Both were there when the server had ended another.
+        (Some(5), Some(50), false),
+    ];
+    for (busy, over, is_own) in cases {
+        // This worker tells others what the server is busy with.
+        let mut stage = pool(|pool| pool.hold_after = Some(30 * MS));
+        let (link, client) = (comes_up(&mut stage), stage.client());
+        let other = stage.registry.metrics(1);
+        let sent = began(&stage);
+        let at = |ms: i64| sent.saturating_add_signed(ms * MS as i64);
+        stage.says(client, SCRIPT);
+        assert_eq!(asked(&mut stage, link), 1);
+        stage.waits(100 * MS);
+        if let Some(busy) = busy {
+            other
+                .counters::<ServerCounter>(S0)
+                .set_busy(Some(metrics::Busy { since_us: at(busy), ..ask }));
+        }
+        if let Some(over) = over {
+            let work = metrics::Work { since_us: at(-2), until_us: at(over), command: 1 };
+            other.set_work(S0, work);
+        }
+        stage.says(link, ":1\r\n");
+        assert_eq!(stage.received(client), ":1\r\n");
+        stage.connects.clear();
+        stage.says(client, SCRIPT);
+        stage.end_turn();
+        assert_eq!(stage.connects.len(), usize::from(is_own), "{busy:?} {over:?}");
+    }
+}
