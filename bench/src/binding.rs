@@ -21,6 +21,8 @@ use crate::servers;
 /// Clients with a transaction each under way, and its commands.
 const CLIENTS: usize = 16;
 const COMMANDS: usize = 10;
+/// Transactions that a client sends in one write.
+const DEPTHS: [usize; 2] = [1, 16];
 /// Hand-offs of a round.
 const HAND_OFFS: usize = 500;
 const SUBSCRIBERS: usize = 1_000;
@@ -106,31 +108,53 @@ impl Field<'_> {
         let block = [command(&["MULTI"]), bare.clone(), command(&["EXEC"])].concat();
         let ok = "+OK\r\n".repeat(COMMANDS);
         let queued = format!("+OK\r\n{}*{COMMANDS}\r\n{ok}", "+QUEUED\r\n".repeat(COMMANDS));
+        let mut private = self.options.clone();
+        private.added.pool.push("links: private".into());
+        let ways = [
+            (DIRECT, self.options, ""),
+            (ONE, self.options, ""),
+            (ONE, &private, ", `links: private`"),
+        ];
         let mut out = String::new();
-        for (name, request, reply) in [("MULTI", block, queued), ("bare", bare, ok)] {
-            for who in [DIRECT, ONE] {
-                let endpoint = self.endpoint(who)?;
-                let mut clients = connections(&endpoint, CLIENTS)?;
-                let mut rounds = Vec::new();
-                self.exchange(&mut clients, (&request, &reply), 0.2)?;
-                for _ in 0..self.options.runs {
-                    let before = self.cpu(&endpoint);
-                    let seconds = self.options.lengths.measure_s;
-                    let (count, seconds) =
-                        self.exchange(&mut clients, (&request, &reply), seconds)?;
-                    rounds.push((count, seconds, before, self.cpu(&endpoint)));
+        for depth in DEPTHS {
+            for (name, request, reply) in [("MULTI", &block, &queued), ("bare", &bare, &ok)] {
+                let (request, reply) = (request.repeat(depth), reply.repeat(depth));
+                for (who, options, how) in ways {
+                    let endpoint =
+                        self.stage.endpoint(who, &self.row, options, self.folder, &[])?;
+                    let figures = self.exchanges(&endpoint, (&request, &reply), depth)?;
+                    let who = who.name();
+                    let _ = writeln!(out, "| {name} | {depth} | {who}{how} | {figures} |");
                 }
-                let of = |figure: fn(&(f64, f64, Cpu, Cpu)) -> f64| {
-                    median(rounds.iter().map(figure).collect()).unwrap_or(0.0)
-                };
-                let rate = of(|round| round.0 / round.1);
-                let proxy = of(|(count, _, from, to)| us(to.proxy - from.proxy) / count);
-                let server = of(|(count, _, from, to)| us(to.server - from.server) / count);
-                let who = who.name();
-                let _ = writeln!(out, "| {name} | {who} | {rate:.0} | {proxy:.2} | {server:.2} |");
             }
         }
         Ok(out)
+    }
+
+    /// Returns how many exchanges are made in a second if each client has so many at once, and
+    /// what one costs the proxy and the server.
+    fn exchanges(
+        &self,
+        endpoint: &Endpoint,
+        both: (&[u8], &str),
+        depth: usize,
+    ) -> Result<String, String> {
+        let mut clients = connections(endpoint, CLIENTS)?;
+        let mut rounds = Vec::new();
+        self.exchange(&mut clients, both, 0.2)?;
+        for _ in 0..self.options.runs {
+            let before = self.cpu(endpoint);
+            let (count, seconds) =
+                self.exchange(&mut clients, both, self.options.lengths.measure_s)?;
+            rounds.push((count * depth as f64, seconds, before, self.cpu(endpoint)));
+        }
+        let of = |figure: fn(&(f64, f64, Cpu, Cpu)) -> f64| {
+            median(rounds.iter().map(figure).collect()).unwrap_or(0.0)
+        };
+        let rate = of(|round| round.0 / round.1);
+        let proxy = of(|(count, _, from, to)| us(to.proxy - from.proxy) / count);
+        let server = of(|(count, _, from, to)| us(to.server - from.server) / count);
+        Ok(format!("{rate:.0} | {proxy:.2} | {server:.2}"))
     }
 
     /// Returns how many exchanges were made, and in how many seconds.
@@ -330,11 +354,11 @@ fn line(from: &mut TcpStream) -> Result<String, String> {
 }
 
 const TRANSACTIONS: &str = "\
-16 clients, each of which sends ten SETs in one write and reads all answers: in MULTI and EXEC, and
-bare. CPU per ten.
+16 clients, each of which sends tens of SETs in one write and reads all answers: in MULTI and EXEC,
+and bare; one ten at once, and 16. CPU per ten.
 
-| | through | tens/s | proxy CPU us | server CPU us |
-|---|---|---|---|---|
+| | at once | through | tens/s | proxy CPU us | server CPU us |
+|---|---|---|---|---|---|
 ";
 const HANDING_OFF: &str = "\
 BLPOP: from the write of another client's LPUSH until the element is read, when the server has said

@@ -323,6 +323,9 @@ pub fn rows() -> Vec<Row> {
         row("m16", "depth 16, merge_gets: off", 0.85).depth(16).without_merging(),
         row("mget10", "10 keys a get, 4 servers", 0.60).keys_per_get(10, 4),
         row("mget100", "100 keys a get, 4 servers", 0.70).keys_per_get(100, 4),
+        row("mget20k", "20,000 keys a get, 4 servers, 4 connections", 0.70)
+            .keys_per_get(20_000, 4)
+            .connections(4),
         row("v10k", "values of 10 KB", 0.95).values(10_000, 20_000),
         row("v1m", "values of 1 MB", 0.90).values(1_000_000, 400),
         row("short", "connect, one get, close", 0.90).short(),
