@@ -14,10 +14,11 @@ use crate::scan::push_decimal;
 use crate::{Adapted, Ask, Capabilities, Quiet, Refusal, Request};
 
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
-/// A value that is longer may be more than a server allows: 1 MiB for a whole item, with its key
-/// and its head, unless it was told otherwise. If so, an `ms` of any mode removes the old value; a
-/// packet does not, unless it is a `Set`.
-const SURE_LEN: u64 = (1 << 20) - 512;
+/// A value that is longer may be more than a server allows for a whole item, with its key and its
+/// head: 1 MiB, or what `-I` says, which is at least 512 KiB as long as `slab_chunk_max` is not set
+/// as well. If so, an `ms` of any mode removes the old value; a packet does not, unless it is a
+/// `Set`.
+const SURE_LEN: u64 = (512 << 10) - 512;
 /// The expiry with which an `Increment` creates nothing.
 const NO_CREATE: u32 = u32::MAX;
 

@@ -88,7 +88,7 @@ const DECREMENT: Shape = Shape::Delta { down: true };
 const MERGED: &str = "merged with other reads";
 const TOUCHES: &str = "as Get, and sets the expiry; never sent twice";
 const SHOWS_CAS: &str = "only on servers with meta: its answer has a cas number, else 0x83";
-const ADDS: &str = "as Set; above 1,048,064 bytes its answer has no cas number, and of less, what \
+const ADDS: &str = "as Set; above 523,776 bytes its answer has no cas number, and of less, what \
                     is too large for the server (`-I`) removes the old value";
 const QUIET_CAS: &str = "with a cas number only on servers with meta, else 0x83";
 const QUIET_DELTA: &str =
