@@ -166,7 +166,7 @@ pub enum Event {
     ServerBack { server: u32 },
     /// A link could not be made, although the server works on others; `said` are its own words. The
     /// event comes once until a link is made there.
-    LinkRefused { server: u32, why: &'static str, said: Option<Box<str>> },
+    LinkRefused { server: u32, why: &'static str, said: Option<Box<str>>, serves: bool },
     /// A server sent a reply that cannot answer a request of ours.
     Poisoned { server: u32, why: &'static str },
     /// A login of this client to a pool failed. The event comes for each failed login while the

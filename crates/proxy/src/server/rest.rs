@@ -118,7 +118,8 @@ impl Servers {
             let server = base.server(at);
             let (id, said) = (server.plan.id, server.said_of(why).map(Box::from));
             let why = if why == Fault::Refused { "refused" } else { why.row().words };
-            base.log(Event::LinkRefused { server: id, why, said });
+            let serves = self.has_links_up(at);
+            base.log(Event::LinkRefused { server: id, why, said, serves });
         }
         self.stand_in_at(at, link.conn_key, (nth, why))
     }

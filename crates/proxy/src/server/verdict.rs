@@ -201,7 +201,7 @@ impl Servers {
 
     /// Whether a link to a server is up, of this worker, on which it has to answer before long if
     /// it is asked. Nobody asks where a client waits for something, and it may wait for ever.
-    fn has_links_up(&self, at: ServerAt) -> bool {
+    pub(super) fn has_links_up(&self, at: ServerAt) -> bool {
         self.links_that_were_up(at).any(|link| !link.waits())
     }
 

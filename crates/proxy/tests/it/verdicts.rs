@@ -73,8 +73,11 @@ fn a_full_server_tells_those_who_need_a_further_link_and_serves_the_others() {
     assert_eq!(stage.received(other), TOLD_FULL);
     serves(&mut stage, link, one);
     check_up(&stage);
-    let refused = stage.events.iter().filter(|one| matches!(one, Event::LinkRefused { .. }));
-    assert_eq!(refused.count(), 1);
+    let serving = |event: &Event| match event {
+        Event::LinkRefused { serves, .. } => Some(*serves),
+        _ => None,
+    };
+    assert_eq!(stage.events.iter().filter_map(serving).collect::<Vec<_>>(), [true]);
     // Nobody connects for each request.
     stage.says(other, GET);
     assert_eq!((stage.received(other).as_str(), &stage.connects), (TOLD_FULL, &vec![]));
@@ -92,6 +95,20 @@ fn a_full_server_tells_those_who_need_a_further_link_and_serves_the_others() {
     let further = stage.establishes_with(&[SELECT, HELLO].concat());
     stage.says(further, &["+OK\r\n", WELCOME].concat());
     assert_eq!(stage.turn(further), GET);
+    check_up(&stage);
+}
+
+/// Nothing serves on where there is no other link.
+#[test]
+fn a_server_that_is_full_from_the_start_has_no_link_that_serves() {
+    let mut stage = redis(|_| {});
+    let client = stage.client();
+    stage.says(client, GET);
+    let (only, _) = stage.begins().expect("it is tried");
+    stage.says(only, FULL);
+    assert_eq!(stage.received(client), TOLD_FULL);
+    let is_it = |event: &Event| matches!(event, Event::LinkRefused { serves: false, .. });
+    assert_eq!(stage.events.iter().filter(|event| is_it(event)).count(), 1);
     check_up(&stage);
 }
 

@@ -51,12 +51,17 @@ pub fn of_event(
             );
             (Level::Notice, "pool_marked", text)
         }
-        Event::LinkRefused { why, said, .. } => {
-            let text = format!(
-                "{about} cannot be connected to once more ({}); the connections that are there \
-                 serve on",
-                refusal(why, said.as_deref())
-            );
+        Event::LinkRefused { why, said, serves, .. } => {
+            let refusal = refusal(why, said.as_deref());
+            let text = match serves {
+                true => format!(
+                    "{about} cannot be connected to once more ({refusal}); the connections that \
+                     are there serve on"
+                ),
+                false => format!(
+                    "{about} cannot be connected to ({refusal}); it is tried again after a pause"
+                ),
+            };
             (Level::Warning, "link_refused", text)
         }
         Event::Poisoned { why, .. } => {
@@ -182,7 +187,7 @@ pub fn of_failed_logins(about: &About, count: u64, from: &Origins) -> String {
 
 /// Returns what the master itself is told of an event.
 pub fn to_master(event: &Event) -> Option<ToMaster> {
-    let Event::LinkRefused { server, why, said } = event else { return None };
+    let Event::LinkRefused { server, why, said, .. } = event else { return None };
     Some(ToMaster::LinkRefused { server: *server, why: refusal(why, said.as_deref()) })
 }
 
