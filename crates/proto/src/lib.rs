@@ -492,6 +492,11 @@ pub trait Upstream: Bound {
         false
     }
 
+    /// Returns the line that says so, of an answer to a handshake or a trial.
+    fn busy_line(&self, answer: &[u8]) -> Option<Vec<u8>> {
+        self.is_busy(answer).then(|| answer.to_vec())
+    }
+
     /// Returns the retryable error of this error line, if it says that the server did nothing.
     fn retryable(&self, _line: &[u8]) -> Option<&'static Retryable> {
         None

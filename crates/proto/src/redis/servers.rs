@@ -173,6 +173,10 @@ impl Upstream for Servers {
         work::is_busy(line)
     }
 
+    fn busy_line(&self, answer: &[u8]) -> Option<Vec<u8>> {
+        work::busy_line(answer)
+    }
+
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
         reply::elements(reply)
     }

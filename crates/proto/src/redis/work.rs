@@ -55,6 +55,16 @@ pub(super) fn is_busy(line: &[u8]) -> bool {
     name.is_some_and(|name| name.iter().all(u8::is_ascii_alphabetic))
 }
 
+/// Returns the line that says so. An answer to EXEC has it behind words of its own.
+pub(super) fn busy_line(answer: &[u8]) -> Option<Vec<u8>> {
+    const DISCARDED: &[u8] = b"-EXECABORT Transaction discarded because of: ";
+    let line = match answer.strip_prefix(DISCARDED) {
+        Some(why) => [b"-", why].concat(),
+        None => answer.to_vec(),
+    };
+    is_busy(&line).then_some(line)
+}
+
 /// Judges a command whose arguments may decide, by all of them.
 fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expected {
     let words = &mut words;

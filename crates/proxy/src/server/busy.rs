@@ -196,7 +196,8 @@ impl Link {
 
     /// Whether a quick request on it is not answered.
     fn has_quick(&self) -> bool {
-        let is_quick = |effort: Effort| !effort.is_single();
+        // Nobody is kept waiting by what waits at its server itself.
+        let is_quick = |effort: Effort| !effort.is_single() && effort != Effort::Waits;
         let mut sent = self.outstanding.iter().filter(|message| !message.is_late());
         self.is_up()
             && (self.batch.is_some()

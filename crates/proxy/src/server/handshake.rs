@@ -91,9 +91,9 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let (at, answers) = (link.at, std::mem::take(&mut link.partial));
         let upstream = base.pool(at).upstream;
-        let line = answers.split_inclusive(|byte| *byte == b'\n').find(|one| upstream.is_busy(one));
-        if line.is_some() {
-            self.note_busy_line(base, at, line);
+        let mut lines = answers.split_inclusive(|byte| *byte == b'\n');
+        if let Some(line) = lines.find_map(|one| upstream.busy_line(one)) {
+            self.note_busy_line(base, at, Some(&line));
         }
         base.spares.give(answers);
     }

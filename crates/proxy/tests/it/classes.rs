@@ -408,6 +408,26 @@ fn one_slow_request_is_outstanding_of_all_clients() {
     assert_eq!(stage.received(clients[0]), "*0\r\n".repeat(2));
 }
 
+/// It keeps nobody waiting, and waits for nobody's work to end.
+#[test]
+fn a_slow_request_lets_those_go_first_who_wait_and_not_one_that_waits_at_its_server() {
+    let (mut stage, link) = redis();
+    let [waits, quick, slow_one, next] = [(); 4].map(|()| stage.client());
+    stage.says(waits, "BLPOP l 0\r\n");
+    stage.end_turn();
+    let own = comes_up(&mut stage);
+    assert_eq!(stage.turn(own), resp("BLPOP l 0"));
+    let slow = busy(&mut stage, slow_one);
+    stage.says(next, "KEYS a\r\n");
+    stage.says(quick, "GET b\r\n");
+    assert_eq!(stage.turn(link), resp("GET b"));
+    stage.passes(SECOND / 10);
+    stage.says(slow, "*0\r\n");
+    assert_eq!(stage.turn(slow), "", "a get waits");
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.turn(slow), resp("KEYS a"));
+}
+
 #[test]
 fn a_script_that_took_long_is_slow_the_next_time() {
     let (mut stage, link) = redis();
