@@ -311,12 +311,12 @@ impl Servers {
         // A server may close a link that was idle, a restart ends links that worked, and a slow
         // request may never end. None of these is a reason to believe the server down. If it is,
         // the next connect will show it.
-        self.count_fruitless(base, &link);
-        let state = self.state(at);
+        self.count_fruitless(base, &link, fault);
         let harmless = match fault {
             Fault::LinkLost => link.has_worked(base.now),
-            // The next link may begin with the same wrong reply.
-            _ if link.has_wrong_reply(fault) => link.has_answered() || state.may_be_well(),
+            // It is a reply, perhaps to another request, and the next link may begin with it. But a
+            // server that was down has to answer something rightly.
+            _ if link.has_wrong_reply(fault) => link.has_answered() || self.state(at).may_be_well(),
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
             _ => false,
         };
