@@ -486,15 +486,10 @@ pub trait Upstream: Bound {
         false
     }
 
-    /// Whether this error line says that the server did nothing, because it is busy with something
-    /// that takes long.
-    fn is_busy(&self, _line: &[u8]) -> bool {
-        false
-    }
-
-    /// Returns the line that says so, of an answer to a handshake or a trial.
-    fn busy_line(&self, answer: &[u8]) -> Option<Vec<u8>> {
-        self.is_busy(answer).then(|| answer.to_vec())
+    /// Returns the line of an error that says that the server did nothing, because it is busy with
+    /// something that takes long.
+    fn busy_line(&self, _error: &[u8]) -> Option<Vec<u8>> {
+        None
     }
 
     /// Returns the retryable error of this error line, if it says that the server did nothing.

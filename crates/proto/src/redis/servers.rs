@@ -169,12 +169,8 @@ impl Upstream for Servers {
         read_handshake(credentials, conn_key, input)
     }
 
-    fn is_busy(&self, line: &[u8]) -> bool {
-        work::is_busy(line)
-    }
-
-    fn busy_line(&self, answer: &[u8]) -> Option<Vec<u8>> {
-        work::busy_line(answer)
+    fn busy_line(&self, error: &[u8]) -> Option<Vec<u8>> {
+        work::busy_line(error)
     }
 
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {

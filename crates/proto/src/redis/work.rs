@@ -44,7 +44,7 @@ pub(super) fn name(ask: Ask) -> String {
 /// Whether the server has done nothing because it is busy with a script, a function or a module's
 /// command. These are the servers' own sentences; a script can make an error that begins in the
 /// same way.
-pub(super) fn is_busy(line: &[u8]) -> bool {
+fn is_busy(line: &[u8]) -> bool {
     const ENDS: [&[u8]; 3] = [
         b" is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
         b" is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
@@ -55,14 +55,13 @@ pub(super) fn is_busy(line: &[u8]) -> bool {
     name.is_some_and(|name| name.iter().all(u8::is_ascii_alphabetic))
 }
 
-/// Returns the line that says so. An answer to EXEC has it behind words of its own.
-pub(super) fn busy_line(answer: &[u8]) -> Option<Vec<u8>> {
+/// Returns the line that says so of an error: one to EXEC has it behind words of its own.
+pub(super) fn busy_line(error: &[u8]) -> Option<Vec<u8>> {
     const DISCARDED: &[u8] = b"-EXECABORT Transaction discarded because of: ";
-    let line = match answer.strip_prefix(DISCARDED) {
-        Some(why) => [b"-", why].concat(),
-        None => answer.to_vec(),
-    };
-    is_busy(&line).then_some(line)
+    match error.strip_prefix(DISCARDED) {
+        Some(why) => Some([b"-", why].concat()).filter(|line| is_busy(line)),
+        None => is_busy(error).then(|| error.to_vec()),
+    }
 }
 
 /// Judges a command whose arguments may decide, by all of them.

@@ -132,9 +132,9 @@ impl Servers {
     #[cold]
     pub(crate) fn note_error(&mut self, base: &mut Base, id: ConnId, line: &[u8]) {
         let Some(at) = self.links.find(id).map(|link| link.at) else { return };
-        let is_busy = base.pool(at).upstream.is_busy(line);
-        if is_busy || self.state(at).said_busy {
-            self.note_busy_line(base, at, is_busy.then_some(line));
+        let line = base.pool(at).upstream.busy_line(line);
+        if line.is_some() || self.state(at).said_busy {
+            self.note_busy_line(base, at, line.as_deref());
         }
     }
 

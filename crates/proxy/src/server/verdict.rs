@@ -107,9 +107,9 @@ impl Servers {
         self.rest_place(base, link, nth?, fault)
     }
 
-    /// Counts a link that is gone. A server may answer other workers, and end the link at what this
-    /// one's only client asks. A handshake shows nothing here: each worker whose links bring nothing
-    /// else would excuse the others for ever.
+    /// Counts a link that is gone. A server may answer other workers, and end the link at what
+    /// this one's only client asks. A handshake shows nothing here: each worker whose links bring
+    /// nothing else would excuse the others for ever.
     pub(super) fn count_fruitless(&mut self, base: &Base, link: &Link, fault: Fault) {
         let has_answered = link.has_answered();
         if !has_answered && link.has_wrong_reply(fault) {
