@@ -46,11 +46,6 @@ use crate::{
     TopicRequest, Upstream, WhileSubscribed,
 };
 
-/// Bytes of a `COMMAND INFO`: it takes its time to look up so many names.
-const COMMAND_INFO_MAX: usize = 1024 * 1024;
-/// The answer about a name is at most so many times as long as the name with its length.
-const INFO_GROWTH: usize = 1000;
-
 /// Redis.
 pub struct Redis;
 
@@ -216,16 +211,8 @@ impl Protocol for Redis {
     }
 
     /// Redis has no limit but that of all requests.
-    fn local_bounds(&self, request: &Request, usual: usize) -> [usize; 2] {
-        use commands::id;
-        let len = request.head as usize;
-        match request.command {
-            id::ECHO | id::PING | id::AUTH | id::CLIENT_SETNAME => [usize::MAX, len],
-            id::COMMAND_INFO => {
-                [COMMAND_INFO_MAX.max(usual), local::INFO_LEN_MAX.min(INFO_GROWTH * len)]
-            }
-            _ => [usual, len],
-        }
+    fn local_bounds(&self, request: &Request, _usual: usize) -> [usize; 2] {
+        [usize::MAX, local::bytes_most(request)]
     }
 
     fn shows_endpoints(&self, request: &Request) -> bool {

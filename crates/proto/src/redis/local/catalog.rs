@@ -1,8 +1,11 @@
 //! COMMAND: the commands that this proxy accepts, in the format of a server.
 
+use std::sync::OnceLock;
+
 use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
 use super::super::words;
-use super::{LocalAnswer, glob};
+use super::glob::Pattern;
+use super::{ANSWER_LEN_MAX, LONG_ANSWER, LocalAnswer, MANY_NAMES, NAMES_MAX};
 use crate::Class;
 use crate::scan::decimal;
 
@@ -10,9 +13,6 @@ const SYNTAX: &[u8] = b"ERR syntax error";
 const NO_COMMAND: &[u8] = b"ERR Invalid command specified";
 const NO_KEYS: &[u8] = b"ERR The command has no key arguments";
 const BAD_COUNT: &[u8] = b"ERR Invalid number of arguments specified for command";
-/// Bytes of an answer to COMMAND INFO: others wait while it is written.
-pub(in super::super) const INFO_LEN_MAX: usize = 8 * 1024 * 1024;
-const LONG_INFO: &[u8] = b"ERR the answer is longer than 8 MiB";
 /// The most keys in one answer.
 const KEYS_MAX: usize = 10_000;
 const MANY_KEYS: &[u8] = b"ERR at most 10000 keys are told at once";
@@ -37,9 +37,17 @@ pub(super) fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
     })
 }
 
+/// Returns the accepted commands, subcommands included. They never change, and are found once: to
+/// ask for their number costs no more than another number.
+fn taken() -> &'static [&'static Row] {
+    static TAKEN: OnceLock<Vec<&'static Row>> = OnceLock::new();
+    TAKEN.get_or_init(|| commands::rows().iter().filter(|row| is_taken(row)).collect())
+}
+
 /// Returns the accepted commands that are no subcommands.
-pub(super) fn tops() -> impl Iterator<Item = &'static Row> {
-    commands::rows().iter().filter(|row| row.container().is_none() && is_taken(row))
+pub(super) fn tops() -> &'static [&'static Row] {
+    static TOPS: OnceLock<Vec<&'static Row>> = OnceLock::new();
+    TOPS.get_or_init(|| taken().iter().copied().filter(|row| row.container().is_none()).collect())
 }
 
 /// Returns the entry of a name such as `client|id` or `get`.
@@ -58,14 +66,17 @@ pub(super) fn place(name: &[u8]) -> Option<u16> {
 
 impl LocalAnswer<'_> {
     pub(super) fn command_count(&mut self) {
-        words::number(tops().count() as u64, self.out);
+        words::number(tops().len() as u64, self.out);
     }
 
     pub(super) fn command_info(&mut self, names: &[&[u8]]) {
         if names.is_empty() {
-            words::open_array(tops().count(), self.out);
-            tops().for_each(|row| self.describe(row));
+            words::open_array(tops().len(), self.out);
+            tops().iter().for_each(|row| self.describe(row));
             return;
+        }
+        if names.len() > NAMES_MAX {
+            return self.error(&[MANY_NAMES]);
         }
         let start = self.out.len();
         words::open_array(names.len(), self.out);
@@ -74,9 +85,9 @@ impl LocalAnswer<'_> {
                 Some(row) => self.describe(row),
                 None => words::null(self.proto_version(), self.out),
             }
-            if self.out.len() - start > INFO_LEN_MAX {
+            if self.out.len() - start > ANSWER_LEN_MAX {
                 self.out.truncate(start);
-                return self.error(&[LONG_INFO]);
+                return self.error(&[LONG_ANSWER]);
             }
         }
     }
@@ -162,12 +173,13 @@ impl LocalAnswer<'_> {
             [by, kind, text] if by.eq_ignore_ascii_case(b"FILTERBY") => Some((*kind, *text)),
             _ => return self.error(&[SYNTAX]),
         };
-        let is_right = |row: &&Row| match filter {
+        let pattern = filter.map(|(_, text)| Pattern::read(text));
+        let is_right = |row: &&&Row| match filter {
             Some((kind, text)) if kind.eq_ignore_ascii_case(b"ACLCAT") => commands::texts(row.id)
                 .words("categories")
                 .any(|category| category.as_bytes()[1..].eq_ignore_ascii_case(text)),
-            Some((kind, text)) if kind.eq_ignore_ascii_case(b"PATTERN") => {
-                glob::matches(text, row.name.as_bytes())
+            Some((kind, _)) if kind.eq_ignore_ascii_case(b"PATTERN") => {
+                pattern.as_ref().is_some_and(|pattern| pattern.matches(row.name.as_bytes()))
             }
             // Modules exist only at the servers.
             Some(_) => false,
@@ -177,7 +189,7 @@ impl LocalAnswer<'_> {
         if filter.is_some_and(|(kind, _)| !known.iter().any(|it| kind.eq_ignore_ascii_case(it))) {
             return self.error(&[SYNTAX]);
         }
-        let rows = commands::rows().iter().filter(|row| is_taken(row)).filter(is_right);
+        let rows = taken().iter().filter(is_right);
         words::open_array(rows.clone().count(), self.out);
         rows.for_each(|row| words::bulk(row.name.as_bytes(), self.out));
     }

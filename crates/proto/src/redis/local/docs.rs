@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use super::super::commands::{self, Arguments, Row};
 use super::super::words;
-use super::LocalAnswer;
 use super::catalog::{is_taken, place, subs, tops};
+use super::{ANSWER_LEN_MAX, LONG_ANSWER, LocalAnswer, MANY_NAMES, NAMES_MAX};
 
 /// The whole answer in one version of RESP.
 struct Docs {
@@ -19,10 +19,6 @@ struct Docs {
     pub places: Vec<Range<usize>>,
     proto_version: u8,
 }
-
-/// The most commands in one answer, if they are named.
-const NAMES_MAX: usize = 256;
-const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
 
 impl Docs {
     pub fn of(proto_version: u8) -> &'static Docs {
@@ -35,7 +31,7 @@ impl Docs {
     fn write(proto_version: u8) -> Docs {
         let places = vec![0..0; commands::rows().len()];
         let mut docs = Docs { text: Vec::new(), places, proto_version };
-        tops().for_each(|row| docs.document(row));
+        tops().iter().for_each(|row| docs.document(row));
         docs.text.shrink_to_fit();
         docs
     }
@@ -102,16 +98,18 @@ impl LocalAnswer<'_> {
         }
         let docs = Docs::of(self.proto_version());
         if names.is_empty() {
-            words::open_map(tops().count(), self.proto_version(), self.out);
+            words::open_map(tops().len(), self.proto_version(), self.out);
             return self.out.extend_from_slice(&docs.text);
         }
         let is_rendered = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
         let places: Vec<u16> =
             names.iter().filter_map(|name| place(name)).filter(is_rendered).collect();
-        words::open_map(places.len(), self.proto_version(), self.out);
-        for place in places {
-            self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
+        let texts = places.iter().map(|place| &docs.text[docs.places[usize::from(*place)].clone()]);
+        if texts.clone().map(<[u8]>::len).sum::<usize>() > ANSWER_LEN_MAX {
+            return self.error(&[LONG_ANSWER]);
         }
+        words::open_map(places.len(), self.proto_version(), self.out);
+        texts.for_each(|text| self.out.extend_from_slice(text));
     }
 }
 

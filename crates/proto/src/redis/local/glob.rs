@@ -1,18 +1,111 @@
 //! Patterns as in servers: `*`, `?`, `[a-c]`, `[^x]`, `\` before any of these. Letters match in
 //! either case, or not.
 
-/// Whether the pattern matches all of `text`. Only the last `*` is tried again, so the work is at
-/// most the product of the lengths.
-pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    matches_as(pattern, text, |byte| byte.to_ascii_lowercase())
+/// A pattern for short texts, whose letters match in either case. It is read once, so that a long
+/// one costs no more for each text than a short one.
+pub(super) struct Pattern(Option<Vec<Piece>>);
+
+/// One piece of a pattern.
+enum Piece {
+    /// `*`.
+    Any,
+    /// One byte for which its place is true.
+    One(Box<[bool; 256]>),
 }
 
-/// As `matches`, with letters told apart.
+impl Pattern {
+    pub fn read(pattern: &[u8]) -> Pattern {
+        let (mut pieces, mut rest) = (Vec::new(), pattern);
+        while let Some((first, after)) = rest.split_first() {
+            if *first == b'*' {
+                rest = after;
+                if !matches!(pieces.last(), Some(Piece::Any)) {
+                    pieces.push(Piece::Any);
+                }
+                continue;
+            }
+            let (bytes, after) = read_one(rest);
+            rest = after;
+            pieces.push(Piece::One(bytes));
+            if pieces.len() > PIECES_MAX {
+                return Pattern(None);
+            }
+        }
+        Pattern(Some(pieces))
+    }
+
+    /// Whether the pattern matches all of `text`. Only the last `*` is tried again, so the work is
+    /// at most the product of the lengths.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        debug_assert!(text.len() <= TEXT_MAX, "longer patterns match nothing");
+        let Some(pieces) = &self.0 else { return false };
+        let (mut piece, mut at) = (0, 0);
+        // The piece behind the last `*`, and the end of its last match.
+        let mut again: Option<(usize, usize)> = None;
+        loop {
+            let step = match (pieces.get(piece), text.get(at)) {
+                (Some(Piece::Any), _) => {
+                    piece += 1;
+                    again = Some((piece, at));
+                    continue;
+                }
+                (None, None) => return true,
+                // At the end of the text, a longer match of `*` cannot help.
+                (_, None) => return false,
+                (None, _) => false,
+                (Some(Piece::One(bytes)), Some(byte)) => bytes[usize::from(*byte)],
+            };
+            (piece, at) = match (step, &mut again) {
+                (true, _) => (piece + 1, at + 1),
+                (false, Some((after, end))) => {
+                    *end += 1;
+                    (*after, *end)
+                }
+                (false, None) => return false,
+            };
+        }
+    }
+}
+
+/// Reads a piece of a pattern that is no `*`; returns the bytes that match it, and the rest.
+fn read_one(pattern: &[u8]) -> (Box<[bool; 256]>, &[u8]) {
+    let mut bytes = Box::new([false; 256]);
+    let fold = |byte: u8| byte.to_ascii_lowercase();
+    let (is_not, after) = match pattern {
+        [b'?', after @ ..] => (true, after),
+        [b'[', after @ ..] => {
+            let (is_not, after) = is_negated(after);
+            (is_not, ranges(after, |low, high| mark(&mut bytes, fold(low), fold(high))))
+        }
+        [b'\\', escaped, after @ ..] => {
+            mark(&mut bytes, fold(*escaped), fold(*escaped));
+            (false, after)
+        }
+        [byte, after @ ..] => {
+            mark(&mut bytes, fold(*byte), fold(*byte));
+            (false, after)
+        }
+        [] => (false, pattern),
+    };
+    for upper in b'A'..=b'Z' {
+        bytes[usize::from(upper)] = bytes[usize::from(fold(upper))];
+    }
+    bytes.iter_mut().for_each(|is_in| *is_in ^= is_not);
+    (bytes, after)
+}
+
+fn mark(bytes: &mut [bool; 256], low: u8, high: u8) {
+    (low.min(high)..=low.max(high)).for_each(|byte| bytes[usize::from(byte)] = true);
+}
+
+/// The longest text, which is the name of a command.
+const TEXT_MAX: usize = 64;
+/// A pattern of more pieces matches no text: each but `*` takes a byte, and no two `*` follow each
+/// other.
+const PIECES_MAX: usize = 2 * TEXT_MAX + 1;
+
+/// As `Pattern::matches` for a text of any length, with letters told apart.
 pub(in crate::redis) fn matches_exactly(pattern: &[u8], text: &[u8]) -> bool {
-    matches_as(pattern, text, |byte| byte)
-}
-
-fn matches_as(pattern: &[u8], text: &[u8], fold: impl Fn(u8) -> u8 + Copy) -> bool {
     let (mut rest, mut at) = (pattern, 0);
     // The pattern behind the last `*`, and the end of its last match.
     let mut again: Option<(&[u8], usize)> = None;
@@ -26,7 +119,7 @@ fn matches_as(pattern: &[u8], text: &[u8], fold: impl Fn(u8) -> u8 + Copy) -> bo
             None if rest.is_empty() => return true,
             // At the end of the text, a longer match of `*` cannot help.
             None => return false,
-            Some(&byte) => one(rest, byte, fold),
+            Some(&byte) => one(rest, byte),
         };
         (rest, at) = match (step, &mut again) {
             (Some(after), _) => (after, at + 1),
@@ -40,47 +133,49 @@ fn matches_as(pattern: &[u8], text: &[u8], fold: impl Fn(u8) -> u8 + Copy) -> bo
 }
 
 /// Returns the rest of the pattern, if its first piece matches one byte.
-fn one(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<&[u8]> {
-    let is_same = |other: u8| fold(other) == fold(byte);
-    let (first, after) = pattern.split_first()?;
-    match (first, after) {
-        (b'?', _) => Some(after),
-        (b'[', _) => class(after, fold(byte), fold),
-        (b'\\', [escaped, after @ ..]) => is_same(*escaped).then_some(after),
-        _ => is_same(*first).then_some(after),
+fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
+    match pattern.split_first()? {
+        (b'?', after) => Some(after),
+        (b'[', after) => class(after, byte),
+        (b'\\', [escaped, after @ ..]) => (*escaped == byte).then_some(after),
+        (first, after) => (*first == byte).then_some(after),
     }
 }
 
 /// Matches a class, behind its `[`. An unclosed class ends with the pattern.
-fn class(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<&[u8]> {
-    let (is_not, mut rest) = match pattern {
-        [b'^', rest @ ..] => (true, rest),
-        rest => (false, rest),
-    };
+fn class(pattern: &[u8], byte: u8) -> Option<&[u8]> {
+    let (is_not, rest) = is_negated(pattern);
     let mut found = false;
+    let rest = ranges(rest, |low, high| {
+        found |= (low.min(high)..=low.max(high)).contains(&byte);
+    });
+    (found != is_not).then_some(rest)
+}
+
+fn is_negated(class: &[u8]) -> (bool, &[u8]) {
+    class.strip_prefix(b"^").map_or((false, class), |rest| (true, rest))
+}
+
+/// Reads the ranges of a class to its end; returns the rest of the pattern.
+fn ranges(mut rest: &[u8], mut each: impl FnMut(u8, u8)) -> &[u8] {
     loop {
         rest = match rest {
-            [] => break,
-            [b']', after @ ..] => {
-                rest = after;
-                break;
-            }
+            [] => return rest,
+            [b']', after @ ..] => return after,
             [b'\\', escaped, after @ ..] => {
-                found |= fold(*escaped) == byte;
+                each(*escaped, *escaped);
                 after
             }
             [low, b'-', high, after @ ..] => {
-                let ends = [fold(*low), fold(*high)];
-                found |= (ends[0].min(ends[1])..=ends[0].max(ends[1])).contains(&byte);
+                each(*low, *high);
                 after
             }
             [single, after @ ..] => {
-                found |= fold(*single) == byte;
+                each(*single, *single);
                 after
             }
         };
     }
-    (found != is_not).then_some(rest)
 }
 
 #[cfg(test)]
@@ -112,9 +207,30 @@ mod tests {
             ("\\", "\\", true),
             ("a**b", "ab", true),
         ] {
-            let found = matches(pattern.as_bytes(), text.as_bytes());
-            assert_eq!(found, expected, "{pattern} {text}");
+            let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+            let shown = pattern.escape_ascii();
+            assert_eq!(Pattern::read(pattern).matches(text), expected, "{shown}");
+            let is_same = pattern.eq_ignore_ascii_case(b"MAX*y");
+            assert_eq!(matches_exactly(pattern, text), expected && !is_same, "{shown}");
         }
-        assert!(!matches(&b"a*".repeat(1000), &b"a".repeat(900)), "and it ends soon");
+        assert!(!matches_exactly(&b"a*".repeat(1000), &b"a".repeat(900)), "and it ends soon");
+    }
+
+    /// It would take minutes if it were read again for each byte of each text.
+    #[test]
+    fn a_long_pattern_is_read_once() {
+        let stars = vec![b'*'; 10_000_000];
+        let class = [b"*[", &vec![b'x'; 10_000_000][..], b"y]"].concat();
+        for (pattern, matched) in [(stars, 20_000), (class, 10_000)] {
+            let pattern = Pattern::read(&pattern);
+            let texts = [&b"ping-pong-y"[..], b"ping-pong-z"].repeat(10_000);
+            assert_eq!(texts.iter().filter(|text| pattern.matches(text)).count(), matched);
+        }
+        let texts = [TEXT_MAX, TEXT_MAX - 1].map(|len| vec![b'a'; len]);
+        let matched = |pattern: &str| {
+            let pattern = Pattern::read(pattern.repeat(TEXT_MAX).as_bytes());
+            texts.each_ref().map(|text| pattern.matches(text))
+        };
+        assert_eq!((matched("a"), matched("**?*")), ([true, false], [true, false]));
     }
 }

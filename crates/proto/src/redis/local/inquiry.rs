@@ -76,7 +76,12 @@ fn kill(under: &[&[u8]]) -> Result<ClientFilter, Vec<u8>> {
             b"type" => filter.nobody = !is_kind_of_ours(value)?,
             b"addr" => set_text(&mut filter, value, |filter| &mut filter.from),
             b"laddr" => set_text(&mut filter, value, |filter| &mut filter.to),
-            b"user" => set_text(&mut filter, value, |filter| &mut filter.user),
+            b"user" => {
+                set_text(&mut filter, value, |filter| &mut filter.user);
+                if filter.user.is_none() {
+                    return Err([b"ERR No such user '", words::shown(value), b"'"].concat());
+                }
+            }
             b"maxage" => {
                 filter.age_min_s = decimal(value, i64::MAX as u64).ok_or(BAD_AGE)?;
             }

@@ -14,11 +14,10 @@ mod inquiry;
 mod show;
 mod slow;
 
-use super::commands::id;
+use super::commands::{self, id};
 use super::{arguments, words};
 use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, Inquiry, ProxyFacts, Request, Session};
 
-pub(super) use catalog::INFO_LEN_MAX;
 pub(super) use connection::login;
 pub(super) use glob::matches_exactly;
 pub(super) use inquiry::{describe, flags as client_flags};
@@ -53,6 +52,43 @@ pub(super) fn is_constant(request: &Request, head: &[u8]) -> bool {
     }
 }
 
+/// Returns how many of the arguments of a local command are looked at, its name among them: some
+/// take any number, and ignore them or say that there are too many.
+fn arguments_most(command: u16) -> usize {
+    match command {
+        id::QUIT | id::RESET => 1,
+        id::AUTH | id::PING | id::SLOWLOG_GET => 4,
+        _ => usize::MAX,
+    }
+}
+
+/// Returns how many bytes a local command's answer takes at most, with its list of arguments.
+pub(super) fn bytes_most(request: &Request) -> usize {
+    let len = request.head as usize;
+    match request.command {
+        id::COMMAND_INFO | id::COMMAND_DOCS => {
+            ANSWER_LEN_MAX.min(ANSWER_GROWTH * len).max(LIST_GROWTH * len)
+        }
+        command if usize::from(command) >= commands::COUNT => len,
+        command => {
+            let has_any_number = commands::row(command).arity < 0;
+            let lists = has_any_number && arguments_most(command) == usize::MAX;
+            if lists { LIST_GROWTH * len } else { len }
+        }
+    }
+}
+
+/// The answer about a command is at most so many times as long as its name with its length.
+const ANSWER_GROWTH: usize = 1500;
+/// Bytes of an answer about commands: others wait while it is written.
+const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
+const LONG_ANSWER: &[u8] = b"ERR the answer is longer than 8 MiB";
+/// The most commands that are looked up for one answer: others wait meanwhile.
+const NAMES_MAX: usize = 150_000;
+const MANY_NAMES: &[u8] = b"ERR at most 150000 commands are told of at once";
+/// The list of arguments is at most so many times as long as the request: one takes 6 bytes in it.
+const LIST_GROWTH: usize = 8;
+
 /// The answer being written, and its sources.
 struct LocalAnswer<'a> {
     session: &'a mut Session,
@@ -68,7 +104,7 @@ pub(super) fn local(
     proxy: &dyn ProxyFacts,
     out: &mut Vec<u8>,
 ) -> AfterLocal {
-    let arguments = arguments::all(head);
+    let arguments = arguments::first(head, arguments_most(request.command));
     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
     let mut answer = LocalAnswer { session, facts: proxy.facts(), proxy, out };
     answer.answer(request.command, &arguments)

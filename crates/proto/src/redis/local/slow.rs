@@ -11,7 +11,6 @@ use super::LocalAnswer;
 use crate::scan::decimal;
 use crate::{AfterLocal, SlowRequest, SlowSample};
 
-const NO_INTEGER: &[u8] = b"ERR value is not an integer or out of range";
 const BAD_COUNT: &[u8] = b"ERR count should be greater than or equal to -1";
 const MANY: &[u8] =
     b"ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.";
@@ -36,13 +35,7 @@ impl LocalAnswer<'_> {
             [b"-1"] => COUNT_MAX,
             [text] => match decimal(text, i64::MAX as u64) {
                 Some(count) => (count as usize).min(COUNT_MAX),
-                None if text
-                    .strip_prefix(b"-")
-                    .is_some_and(|it| decimal(it, 1 << 62).is_some()) =>
-                {
-                    return self.error(&[BAD_COUNT]);
-                }
-                None => return self.error(&[NO_INTEGER]),
+                None => return self.error(&[BAD_COUNT]),
             },
             _ => return self.error(&[MANY]),
         };
@@ -261,12 +254,8 @@ mod tests {
         check(&proxy, "slowlog get 0", "*0");
         check(&proxy, "slowlog len", ":3");
         assert_eq!(check(&proxy, "slowlog reset", "+OK"), AfterLocal::HideSlow);
-        for wrong in ["-2", "-99999"] {
+        for wrong in ["-2", "-99999", "x", "1.5", "--1", "\"\""] {
             let error = "-ERR count should be greater than or equal to -1";
-            check(&proxy, &format!("slowlog get {wrong}"), error);
-        }
-        for wrong in ["x", "1.5", "--1", "\"\""] {
-            let error = "-ERR value is not an integer or out of range";
             check(&proxy, &format!("slowlog get {wrong}"), error);
         }
     }

@@ -140,3 +140,46 @@ fn a_refused_large_request_is_sent_to_nobody_and_the_next_is_answered() {
     let peak = peak_kb(&quickack);
     assert!(peak < 2 * 64 * 1024 + 24 * 1024, "a worker held {peak} KB of 64 MB");
 }
+
+/// The proxy's own answers do not depend on the length of what is asked.
+#[test]
+fn large_arguments_of_commands_that_the_proxy_answers_read_what_redis_says() {
+    let servers = servers(Family::Redis70, 1);
+    let quickack = start(&servers, "workers: 1", &["allow: [client|kill, client|pause]"]);
+    let no_names = [&[&b"COMMAND"[..], b"DOCS"][..], &[&b"nope"[..]; 10_000]].concat();
+    for len in [65_530, 65_536, MB] {
+        let large = vec![b'x'; len];
+        let requests: [&[&[u8]]; 16] = [
+            &no_names,
+            &[b"COMMAND", b"DOCS", &large],
+            &[b"COMMAND", b"INFO", &large],
+            &[b"COMMAND", b"GETKEYS", b"GET", &large],
+            &[b"COMMAND", b"GETKEYSANDFLAGS", b"MSET", b"k", &large],
+            &[b"COMMAND", b"LIST", b"FILTERBY", b"PATTERN", &large],
+            &[b"COMMAND", b"LIST", b"FILTERBY", b"ACLCAT", &large],
+            &[b"HELLO", &large],
+            &[b"SELECT", &large],
+            &[b"CLIENT", b"REPLY", &large],
+            &[b"CLIENT", b"KILL", &large],
+            &[b"CLIENT", b"KILL", b"TYPE", &large],
+            &[b"CLIENT", b"NO-EVICT", &large],
+            &[b"CLIENT", b"PAUSE", &large],
+            &[b"LATENCY", b"HISTORY", &large],
+            &[b"SLOWLOG", b"GET", &large],
+        ];
+        let (mut ours, mut its) = (speaker(&quickack, "2"), Speaker::connect(servers[0].address));
+        for words in requests {
+            let [told, expected] = [&mut ours, &mut its].map(|client| asks(client, words));
+            let shown: Vec<_> =
+                words.iter().take(4).map(|word| &word[..word.len().min(9)]).collect();
+            assert!(told == expected, "{shown:?}: {}", format!("{told:?}").len());
+        }
+        for client in [&mut ours, &mut its] {
+            let words: [&[u8]; 5] = [b"HELLO", b"2", b"AUTH", b"default", &large];
+            assert!(matches!(asks(client, &words), Reply::Array(_)), "it is let in");
+            client.send(&command(&[b"QUIT", &large[..]]));
+            assert_eq!(client.reply(), Ok(ok()));
+            assert!(client.reply().is_err(), "it is closed");
+        }
+    }
+}
