@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::super::commands::id;
+use super::super::commands::{self, id};
+use super::super::keys::ARITY;
 use super::super::servers::{RESP3, VALKEY};
 use super::super::{arguments, words};
 use super::LocalAnswer;
 use super::client::{DEFAULT_USER, checked_name};
 use crate::scan::decimal;
-use crate::{AfterLocal, Class, Local, Login, Quiet, ReplyMode, Request};
+use crate::{AfterLocal, Class, Local, Login, Quiet, Refusal, ReplyMode, Request};
 
 const NO_NUMBER: &[u8] = b"ERR Protocol version is not an integer or out of range";
 const NO_PROTOCOL: &[u8] = b"NOPROTO unsupported protocol version";
@@ -28,6 +29,14 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
         (id::AUTH | id::HELLO, Class::Local(_)) => {}
         // An empty line.
         (_, Class::Local(Local::Nothing)) if request.quiet == Quiet::Silent => return Login::Free,
+        // Servers look at the name and the number of arguments before they ask for a login.
+        (_, Class::Refuse(Refusal::Unknown)) => return Login::Free,
+        (command, Class::Refuse(Refusal::Bad(ARITY))) => {
+            // There are numbers that only we refuse here.
+            let row = commands::row(command);
+            let count = arguments::first(head, usize::from(row.arity.unsigned_abs()) + 1).len();
+            return if row.takes(count) { Login::Other } else { Login::Free };
+        }
         _ => return Login::Other,
     }
     let arguments = arguments::all(head);
@@ -273,10 +282,15 @@ mod tests {
             ("hello 3 auth anna", Login::Free),
             ("hello 3", Login::Other),
             ("hello", Login::Other),
-            ("auth", Login::Other),
+            ("auth", Login::Free),
+            ("get", Login::Free),
+            ("get k l", Login::Free),
+            ("nope", Login::Free),
+            ("client nope", Login::Free),
             ("ping", Login::Other),
+            ("ping a b", Login::Other),
             ("get k", Login::Other),
-            ("nope", Login::Other),
+            ("eval x 2 k", Login::Other),
         ] {
             check(line, login);
         }

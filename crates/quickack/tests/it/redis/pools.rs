@@ -367,3 +367,33 @@ fn still_is(client: &mut Client, at: usize) {
     ask(client, "GET none", "_\r\n");
     ask(client, "CLIENT GETNAME", &format!("${}\r\n{name}\r\n", name.len()));
 }
+
+/// They look at its name and the number of its arguments first.
+#[test]
+fn a_malformed_command_before_login_reads_what_servers_say() {
+    let redis = Redis::start_with(Family::Redis70, &["--requirepass", "sesame"]);
+    let text = nutcracker_yml(&redis, "  redis_auth: sesame\n");
+    let quickack = Quickack::start(QUICKACK, &text);
+    let requests: [&[&str]; 13] = [
+        &["AUTH"],
+        &["GET"],
+        &["get", "k", "l"],
+        &["NOPE", "a", "b"],
+        &["CLIENT"],
+        &["CLIENT", "NOPE"],
+        &["CLIENT", "SETNAME"],
+        &["RESET", "x"],
+        &["GET", "k"],
+        &["CLIENT", "ID"],
+        &["EVAL", "x", "2", "k"],
+        &["PING", "a", "b"],
+        &["MULTI"],
+    ];
+    let [mut ours, mut its] =
+        [quickack.address(), redis.address].map(testkit::process::Speaker::connect);
+    for words in requests {
+        assert_eq!(ours.ask(words), its.ask(words), "{words:?}");
+    }
+    assert_eq!(ours.ask(&["AUTH", "sesame"]), its.ask(&["AUTH", "sesame"]));
+    assert_eq!(ours.ask(&["GET"]), its.ask(&["GET"]));
+}
