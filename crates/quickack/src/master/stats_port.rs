@@ -218,11 +218,27 @@ fn form(said: &[u8], is_over: bool) -> Option<Form> {
     Some(method_of(said).map_or(Form::Bare, Form::Page))
 }
 
-/// Returns the method of a request of HTTP that begins so.
+/// Returns the method of what looks like a request of HTTP: it may be the beginning of one, in
+/// letters of either case, or have a method that is not known here.
 fn method_of(said: &[u8]) -> Option<Method> {
-    let word = said.split(|byte| *byte == b' ').next().filter(|word| word.len() < said.len())?;
-    let all = METHODS.iter().find(|(name, _)| name.as_bytes() == word);
-    all.map(|(_, method)| *method)
+    let line = said.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let is_it = |name: &str| name.as_bytes() == word && word.len() < said.len();
+    if let Some((_, method)) = METHODS.iter().find(|(name, _)| is_it(name)) {
+        return Some(*method);
+    }
+    let begins = |name: &str| {
+        let beginning = name.as_bytes().get(..word.len());
+        beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(word))
+    };
+    let is_cut = !said.is_empty() && said.len() == word.len();
+    let is_begun = is_cut && METHODS.iter().any(|(name, _)| begins(name));
+    let has_path = !word.is_empty()
+        && word.iter().all(u8::is_ascii_alphabetic)
+        && line[word.len()..].starts_with(b" /");
+    let last = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+    let has_version = last.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"HTTP/"));
+    (is_begun || has_path || has_version).then_some(Method::Other)
 }
 
 impl Master {

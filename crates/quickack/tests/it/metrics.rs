@@ -146,7 +146,7 @@ fn the_stats_port_answers_those_that_ask_and_loses_no_byte_before_memcached() {
     let port = free_address();
     let (_memcached, _quickack) = harness::field(1, &[&format!("stats: {port}")], &[]);
     let json = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
-    let cases: [(&[&str], &str, bool); 14] = [
+    let cases: [(&[&str], &str, bool); 18] = [
         (&["GET / HTTP/1.1\r\nHost: a\r\n\r\n"], json, true),
         (&["GET /stats HTTP/1.1\r\nHo", "st: a\r\n\r\n"], json, true),
         (&["GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\n\r\n"], json, true),
@@ -158,6 +158,10 @@ fn the_stats_port_answers_those_that_ask_and_loses_no_byte_before_memcached() {
         (&["GET /\r\n"], json, true),
         (&["HEAD / HTTP/1.1\r\n\r\n"], json, false),
         (&["GET  /\u{1} HTTP/1.1\r\n\r\n"], json, true),
+        (&["PROPFIND / HTTP/1.1\r\n\r\n"], json, true),
+        (&["get / http/1.1\r\n\r\n"], json, true),
+        (&["G"], json, true),
+        (&["Post"], json, true),
         (&["stats\r\n"], "{", true),
         (&["stats"], "{", true),
         (&[], "{", true),
