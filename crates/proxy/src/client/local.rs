@@ -81,11 +81,7 @@ impl Clients {
             let words = Source::block(&block, block.len());
             return self.answer_encoded(base, id, request, words);
         }
-        let [_, longest] = client.protocol.local_bounds(request, limits::OWN_LEN_MAX);
-        if longest > limits::OWN_LEN_MAX {
-            // It may be written and then refused for its length.
-            client.charge((longest / limits::ANSWER_WORK_BYTES) as u32);
-        }
+        charge_long(client, request);
         number(client);
         let mut session = client.session.clone();
         let mut words = std::mem::take(&mut base.scratch);
@@ -145,6 +141,7 @@ impl Clients {
         let mut words = Vec::new();
         let Some(client) = self.table.find_mut(id) else { return words };
         base.pools[client.pool as usize].counters.add(PoolCounter::Local, 1);
+        charge_long(client, request);
         if matches!(local, Local::Own | Local::Clients) {
             number(client);
             let mut session = client.session.clone();
@@ -215,6 +212,14 @@ impl Clients {
             (client.endpoints, client.waits.endpoints) = (Some(Box::new(ends)), false);
             self.update_client(base, id);
         }
+    }
+}
+
+/// Charges a client for a request whose answer is written and may then be refused for its length.
+fn charge_long(client: &mut Client, request: &Request) {
+    let [_, longest] = client.protocol.local_bounds(request, limits::OWN_LEN_MAX);
+    if longest > limits::OWN_LEN_MAX {
+        client.charge((longest / limits::ANSWER_WORK_BYTES) as u32);
     }
 }
 

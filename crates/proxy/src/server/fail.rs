@@ -293,7 +293,7 @@ impl Servers {
         let state = self.state(at);
         state.forget(id);
         state.blocks = state.blocks.after_loss(id, link.was_up());
-        self.forget_disproof(base, at);
+        self.forget_last(base, at);
         if link.class == LinkClass::Subscribed {
             self.forget_topics(base, &link, fault);
         }

@@ -62,17 +62,23 @@ impl Servers {
             // Whoever waited for unknown capabilities would wait for a handshake, and a link that
             // is up makes none.
             state.proof = Proof::Forgiven;
-            self.forget_disproof(base, at);
+            self.forget_last(base, at);
         }
     }
 
-    /// Lets a forgiven server show its capabilities again, once it has no link that is up without.
-    pub(super) fn forget_disproof(&mut self, base: &mut Base, at: ServerAt) {
+    /// Forgets what links have shown of a server that has none any more. A forgiven one shows its
+    /// capabilities again.
+    pub(super) fn forget_last(&mut self, base: &mut Base, at: ServerAt) {
         let state = self.state(at);
-        if state.alive == 0 && state.proof == Proof::Forgiven {
+        if state.alive > 0 {
+            return;
+        }
+        if state.proof == Proof::Forgiven {
             state.proof = Proof::Open(0);
             base.server_mut(at).capabilities = None;
         }
+        // Nobody would learn that it is busy no more.
+        self.note_busy_line(base, at, None);
     }
 
     /// Takes a server back that had left the plan, with the links that are left.
@@ -191,7 +197,7 @@ impl Servers {
         base.actions.push_back(Action::Close(id));
         base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);
         self.state(link.at).forget(id);
-        self.forget_disproof(base, link.at);
+        self.forget_last(base, link.at);
         base.gauges_changed = true;
         self.events.push_back(LinkEvent::Known(link.at, base.hold_after(link.at)));
     }

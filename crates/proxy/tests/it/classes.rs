@@ -607,3 +607,20 @@ fn a_server_that_answers_its_probe_with_busy_is_back_and_its_script_can_be_kille
     stage.says(client, "GET a\r\n");
     assert_eq!(stage.turn(probe), resp("GET a"));
 }
+
+/// Nobody would learn that it is busy no more, as long as clients ask for nothing but PING.
+#[test]
+fn what_a_busy_server_has_said_is_forgotten_with_its_last_link() {
+    let (mut stage, link) = redis();
+    let client = stage.client();
+    stage.says(client, "GET a\r\n");
+    assert_eq!(stage.turn(link), resp("GET a"));
+    stage.says(link, BUSY);
+    assert_eq!(stage.received(client), BUSY);
+    stage.closes(link, Closed::Reset);
+    for _ in 0..2 {
+        stage.says(client, "PING\r\n");
+        stage.end_turn();
+        assert_eq!(stage.received(client), "+PONG\r\n");
+    }
+}

@@ -257,7 +257,7 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static str)>, &'static [u8]> 
         if counts && range(spec, command).is_none() {
             return Err(BAD_ARGUMENTS);
         }
-        for at in range(spec, command).into_iter().flatten() {
+        for at in range(spec, command).into_iter().flatten().take(KEYS_MAX + 1) {
             keys.push((at, flags));
         }
         // The only accepted command for which the servers' description does not give this position.

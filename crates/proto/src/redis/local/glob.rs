@@ -9,8 +9,8 @@ pub(super) struct Pattern(Option<Vec<Piece>>);
 enum Piece {
     /// `*`.
     Any,
-    /// One byte for which its place is true.
-    One(Box<[bool; 256]>),
+    /// One of these bytes.
+    One(Bytes),
 }
 
 impl Pattern {
@@ -53,7 +53,7 @@ impl Pattern {
                 // At the end of the text, a longer match of `*` cannot help.
                 (_, None) => return false,
                 (None, _) => false,
-                (Some(Piece::One(bytes)), Some(byte)) => bytes[usize::from(*byte)],
+                (Some(Piece::One(bytes)), Some(byte)) => bytes.has(*byte),
             };
             (piece, at) = match (step, &mut again) {
                 (true, _) => (piece + 1, at + 1),
@@ -67,35 +67,53 @@ impl Pattern {
     }
 }
 
+/// Some of all bytes, a bit for each.
+#[derive(Default)]
+struct Bytes([u128; 2]);
+
+impl Bytes {
+    /// Whether a byte is among them; a capital letter, if the small one is.
+    fn has(&self, byte: u8) -> bool {
+        let byte = byte.to_ascii_lowercase();
+        self.0[usize::from(byte / 128)] >> (byte % 128) & 1 == 1
+    }
+
+    /// Adds all from one to another. A class may have millions of ranges.
+    fn add(&mut self, one: u8, other: u8) {
+        let (low, high) = (u32::from(one.min(other)), u32::from(one.max(other)));
+        for (first, bits) in [0, 128].into_iter().zip(&mut self.0) {
+            let (from, to) = (low.max(first), high.min(first + 127));
+            if from <= to {
+                *bits |= u128::MAX >> (127 - (to - from)) << (from - first);
+            }
+        }
+    }
+}
+
 /// Reads a piece of a pattern that is no `*`; returns the bytes that match it, and the rest.
-fn read_one(pattern: &[u8]) -> (Box<[bool; 256]>, &[u8]) {
-    let mut bytes = Box::new([false; 256]);
+fn read_one(pattern: &[u8]) -> (Bytes, &[u8]) {
+    let mut bytes = Bytes::default();
     let fold = |byte: u8| byte.to_ascii_lowercase();
     let (is_not, after) = match pattern {
         [b'?', after @ ..] => (true, after),
         [b'[', after @ ..] => {
             let (is_not, after) = is_negated(after);
-            (is_not, ranges(after, |low, high| mark(&mut bytes, fold(low), fold(high))))
+            (is_not, ranges(after, |low, high| bytes.add(fold(low), fold(high))))
         }
         [b'\\', escaped, after @ ..] => {
-            mark(&mut bytes, fold(*escaped), fold(*escaped));
+            bytes.add(fold(*escaped), fold(*escaped));
             (false, after)
         }
         [byte, after @ ..] => {
-            mark(&mut bytes, fold(*byte), fold(*byte));
+            bytes.add(fold(*byte), fold(*byte));
             (false, after)
         }
         [] => (false, pattern),
     };
-    for upper in b'A'..=b'Z' {
-        bytes[usize::from(upper)] = bytes[usize::from(fold(upper))];
+    if is_not {
+        bytes.0 = bytes.0.map(|bits| !bits);
     }
-    bytes.iter_mut().for_each(|is_in| *is_in ^= is_not);
     (bytes, after)
-}
-
-fn mark(bytes: &mut [bool; 256], low: u8, high: u8) {
-    (low.min(high)..=low.max(high)).for_each(|byte| bytes[usize::from(byte)] = true);
 }
 
 /// The longest text, which is the name of a command.
@@ -221,7 +239,8 @@ mod tests {
     fn a_long_pattern_is_read_once() {
         let stars = vec![b'*'; 10_000_000];
         let class = [b"*[", &vec![b'x'; 10_000_000][..], b"y]"].concat();
-        for (pattern, matched) in [(stars, 20_000), (class, 10_000)] {
+        let ranges = [b"*[", &b"\0-\xff".repeat(10_000_000)[..], b"]"].concat();
+        for (pattern, matched) in [(stars, 20_000), (class, 10_000), (ranges, 20_000)] {
             let pattern = Pattern::read(&pattern);
             let texts = [&b"ping-pong-y"[..], b"ping-pong-z"].repeat(10_000);
             assert_eq!(texts.iter().filter(|text| pattern.matches(text)).count(), matched);
