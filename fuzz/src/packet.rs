@@ -246,7 +246,7 @@ fn classic(said: &PlainRequest) -> Option<PlainRequest> {
     let name = said.word.trim_end_matches('Q');
     let free = said.numbers[0] == 0;
     // A value that may be more than the server allows must not remove the old one, as `ms` does.
-    let is_long = name != "Set" && said.body.is_some_and(|len| len > (1 << 20) - 512);
+    let is_long = name != "Set" && said.body.is_some_and(|len| len > (512 << 10) - 512);
     let (quiet, silent) = (said.quiet || is_long, said.quiet);
     let (word, numbers) = match name {
         _ if !said.keys.iter().all(|key| clean(key)) => return None,
