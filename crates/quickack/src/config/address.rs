@@ -10,7 +10,7 @@
 //! does the same, and also accepts brackets.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -48,6 +48,19 @@ impl ServerAddress {
     pub fn is_same(&self, other: &ServerAddress) -> bool {
         self == other && !matches!(self, ServerAddress::Embedded { .. })
     }
+
+    /// Whether both may lead to the same server though they are spelled in two ways: as a name in
+    /// large or small letters, as an IP address, or as names and addresses of this machine.
+    pub fn may_be_same(&self, other: &ServerAddress) -> bool {
+        let (
+            ServerAddress::Tcp { host, port },
+            ServerAddress::Tcp { host: their_host, port: theirs },
+        ) = (self, other)
+        else {
+            return self.is_same(other);
+        };
+        port == theirs && Host::of(host).may_be(&Host::of(their_host))
+    }
 }
 
 /// One line under `servers:`.
@@ -61,6 +74,33 @@ pub struct ServerLine {
     pub default_name: String,
     /// The whole line.
     pub text: String,
+}
+
+/// A host, however it is spelled.
+#[derive(PartialEq, Eq)]
+enum Host {
+    Ip(IpAddr),
+    Name(String),
+}
+
+impl Host {
+    fn of(text: &str) -> Host {
+        let name = text.trim_end_matches('.').to_ascii_lowercase();
+        text.parse().map_or(Host::Name(name), |ip: IpAddr| Host::Ip(ip.to_canonical()))
+    }
+
+    fn may_be(&self, other: &Host) -> bool {
+        self == other || self.is_this_machine() && other.is_this_machine()
+    }
+
+    /// Whether it is one of the usual words for this machine. Servers may stand at 127.0.0.2 as
+    /// well, to be told apart.
+    fn is_this_machine(&self) -> bool {
+        match self {
+            Host::Ip(ip) => *ip == Ipv4Addr::LOCALHOST || *ip == Ipv6Addr::LOCALHOST,
+            Host::Name(name) => name == "localhost",
+        }
+    }
 }
 
 impl Address {

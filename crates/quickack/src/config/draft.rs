@@ -164,13 +164,6 @@ impl PoolDraft {
 }
 
 impl PoolDraft {
-    /// Returns the places of the servers that are the same as this one by their address, with it.
-    pub fn same_servers(&self, at: usize) -> impl Iterator<Item = usize> + Clone {
-        let address = &self.servers[at].line.address;
-        let is_same = |other: &usize| address.is_same(&self.servers[*other].line.address);
-        (0..self.servers.len()).filter(is_same)
-    }
-
     /// What was set at run time takes the place of what is in the file.
     pub fn set_servers(&mut self, draft: ServersDraft) {
         (self.servers, self.list) = match draft {

@@ -7,7 +7,7 @@ use proxy::plan::{OnFailure, PubSub};
 use shard::{Distribution, Hash};
 
 use super::address::{Address, ServerAddress};
-use super::draft::{PoolDraft, Setting};
+use super::draft::{PoolDraft, ServerDraft, Setting};
 use super::file::{Entry, Shape};
 use super::findings::Findings;
 use super::foreign;
@@ -69,15 +69,23 @@ impl Rules<'_> {
                 findings.error(server.spot.clone(), message);
                 continue;
             }
-            let first = self.draft.same_servers(at).next();
-            if let Some(first) = first.filter(|first| *first != at) {
-                let other = &self.draft.servers[first];
-                let message = format!(
-                    "servers: `{}` and `{}` are one server by its address; requests for all \
-                     servers are sent to it once",
-                    other.line.ring_name(),
-                    server.line.ring_name()
-                );
+            let address = &server.line.address;
+            let before = &self.draft.servers[..at];
+            let is_same = |other: &&ServerDraft| address.is_same(&other.line.address);
+            let may_be = |other: &&ServerDraft| address.may_be_same(&other.line.address);
+            let (other, end) = match before.iter().find(is_same) {
+                Some(other) => (
+                    Some(other),
+                    "are one server by its address; requests for all servers are sent to it once",
+                ),
+                None => (
+                    before.iter().find(may_be),
+                    "may be one server, for their addresses may lead to the same one. If so, give \
+                     it one spelling: requests for all servers are sent once to each address",
+                ),
+            };
+            if let Some(other) = other {
+                let message = format!("servers: `{}` and `{name}` {end}", other.line.ring_name());
                 findings.warning(server.spot.clone(), message);
             }
         }
