@@ -34,36 +34,12 @@ impl Pattern {
         Pattern(Some(pieces))
     }
 
-    /// Whether the pattern matches all of `text`. Only the last `*` is tried again, so the work is
-    /// at most the product of the lengths.
+    /// Whether the pattern matches all of `text`.
     pub fn matches(&self, text: &[u8]) -> bool {
         debug_assert!(text.len() <= TEXT_MAX, "longer patterns match nothing");
         let Some(pieces) = &self.0 else { return false };
-        let (mut piece, mut at) = (0, 0);
-        // The piece behind the last `*`, and the end of its last match.
-        let mut again: Option<(usize, usize)> = None;
-        loop {
-            let step = match (pieces.get(piece), text.get(at)) {
-                (Some(Piece::Any), _) => {
-                    piece += 1;
-                    again = Some((piece, at));
-                    continue;
-                }
-                (None, None) => return true,
-                // At the end of the text, a longer match of `*` cannot help.
-                (_, None) => return false,
-                (None, _) => false,
-                (Some(Piece::One(bytes)), Some(byte)) => bytes.has(*byte),
-            };
-            (piece, at) = match (step, &mut again) {
-                (true, _) => (piece + 1, at + 1),
-                (false, Some((after, end))) => {
-                    *end += 1;
-                    (*after, *end)
-                }
-                (false, None) => return false,
-            };
-        }
+        let is_any = |piece: &Piece| matches!(piece, Piece::Any);
+        matches_all(pieces, text, is_any, one_of)
     }
 }
 
@@ -124,11 +100,25 @@ const PIECES_MAX: usize = 2 * TEXT_MAX + 1;
 
 /// As `Pattern::matches` for a text of any length, with letters told apart.
 pub(in crate::redis) fn matches_exactly(pattern: &[u8], text: &[u8]) -> bool {
+    matches_all(pattern, text, |byte| *byte == b'*', one)
+}
+
+/// Whether a pattern, of bytes or of pieces, matches all of `text`. `one` returns the rest of it,
+/// if its first piece, which is no `*`, matches one byte. Only the last `*` is tried again, so the
+/// work is at most the product of the lengths.
+fn matches_all<'p, T>(
+    pattern: &'p [T],
+    text: &[u8],
+    is_star: impl Fn(&T) -> bool,
+    one: impl Fn(&'p [T], u8) -> Option<&'p [T]>,
+) -> bool {
     let (mut rest, mut at) = (pattern, 0);
     // The pattern behind the last `*`, and the end of its last match.
-    let mut again: Option<(&[u8], usize)> = None;
+    let mut again: Option<(&[T], usize)> = None;
     loop {
-        if let Some((b'*', after)) = rest.split_first() {
+        if let Some((first, after)) = rest.split_first()
+            && is_star(first)
+        {
             again = Some((after, at));
             rest = after;
             continue;
@@ -147,6 +137,14 @@ pub(in crate::redis) fn matches_exactly(pattern: &[u8], text: &[u8]) -> bool {
             }
             (None, None) => return false,
         };
+    }
+}
+
+/// As `one`, of pieces.
+fn one_of(pieces: &[Piece], byte: u8) -> Option<&[Piece]> {
+    match pieces.split_first()? {
+        (Piece::One(bytes), after) => bytes.has(byte).then_some(after),
+        (Piece::Any, _) => None,
     }
 }
 
