@@ -71,7 +71,7 @@ pub(crate) enum BlockEffort {
 }
 
 impl BlockEffort {
-    pub(crate) fn of(effort: Effort) -> BlockEffort {
+    fn of(effort: Effort) -> BlockEffort {
         match effort {
             // Inside a transaction nothing waits.
             Effort::Quick | Effort::Waits | Effort::Watches => BlockEffort::Quick,

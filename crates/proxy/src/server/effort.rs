@@ -134,11 +134,11 @@ impl Servers {
         let mut is_own = true;
         if all > limits::SLOW_US {
             let came = began.after(limits::WORK_LOOK_US);
-            // What was sent before them, or with them, may have been done before them.
+            // Others that were sent before them, or with them, may have been done before them.
             let free = base.slow_work_end(at, came).max(began);
             let command = works[0].0.command;
             base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
-            // What was sent when the server had begun with them is done after them.
+            // Others that were sent when the server had begun with them are done after them.
             let other = self.find_busy(base, at);
             let is_behind = other.is_none_or(|with| with.since > came && with.since >= free);
             is_own = is_behind && share(base.now.since(free)) > limits::SLOW_US;

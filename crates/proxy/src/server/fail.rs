@@ -119,13 +119,14 @@ impl Servers {
         }
         let Some(link) = self.links.find_mut(id) else { return };
         if let Some(fault) = link.fault_at(&timeouts, base.now) {
+            let is_up = link.is_up();
             #[cfg(seeded_bugs)]
-            if bug!(AnswerAfterTimeout) && self.links.find(id).is_some_and(Link::is_up) {
+            if bug!(AnswerAfterTimeout) && is_up {
                 return self.give_up_first(base, id);
             }
             // Another link shows whether the server is down: what was not sent waits for that. What
             // waits on an idle link has waited for it.
-            if fault == Fault::ReplyTimeout && self.links.find(id).is_some_and(Link::is_up) {
+            if fault == Fault::ReplyTimeout && is_up {
                 self.renew(base, id);
             }
             return self.close_link(base, id, fault);

@@ -269,6 +269,11 @@ impl ServerState {
         &mut self.links[at]
     }
 
+    /// Whether a link is on its way that shows whether it works.
+    pub(super) fn is_being_judged(&self) -> bool {
+        self.judge.is_some() || self.probe.is_some()
+    }
+
     pub(super) fn has_place(&self, link: ConnId) -> bool {
         self.links.iter().flatten().any(|place| *place == Some(link))
     }

@@ -163,16 +163,16 @@ impl Servers {
         let patience = base.pool(at).plan.timeouts.reply;
         let state = self.state(at);
         let is_soon = base.now.since(state.judged) < patience && state.judged != Time(0);
-        match is_soon {
-            true => state.judge.is_some() || state.probe.is_some(),
-            false => self.begin_judge_now(base, at),
+        if is_soon && !state.is_being_judged() {
+            return false;
         }
+        self.begin_judge_now(base, at)
     }
 
     /// As `begin_judge`, though another was begun a moment ago.
     fn begin_judge_now(&mut self, base: &mut Base, at: ServerAt) -> bool {
         let state = self.state(at);
-        let is_known = state.judge.is_some() || state.probe.is_some();
+        let is_known = state.is_being_judged();
         let is_able = state.unable_until <= base.now;
         if is_known || !is_able || !base.server(at).can_be_asked() {
             return is_known;
