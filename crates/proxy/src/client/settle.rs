@@ -188,8 +188,12 @@ impl Clients {
         let words = own.as_deref().unwrap_or(words);
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         if pending.info.gathers {
-            let kind = if is_uncertain { Kind::Uncertain } else { Kind::Fault };
-            self.keep_error(base, part, server, kind, words.as_bytes());
+            let (kind, words) = match &busy {
+                Some(line) => (Kind::Error, &line[..]),
+                None if is_uncertain => (Kind::Uncertain, words.as_bytes()),
+                None => (Kind::Fault, words.as_bytes()),
+            };
+            self.keep_error(base, part, server, kind, words);
         } else if let Some(line) = busy {
             pending.fail(slot, &Answer::Error(&line));
             self.settle_error(base, id);

@@ -11,18 +11,27 @@
 //! ```
 //!
 //! Each worker has one such link for a connection key and server, if there is room for it.
+//!
+//! Slow requests have a link of their own, where one waits for the other. Behind one that takes
+//! long, the server is asked whether it is busy on the control link. If it is, those that wait are
+//! refused in its words.
+
+use proto::{Ask, Class};
 
 use super::link::Link;
 use super::open::place_of;
+use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::Time;
+use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass, Requester};
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
 
-/// The place of spare links, among those of a connection key.
+/// The places of spare links and of control links, among those of a connection key.
 const SPARE: usize = LinkClass::Spare as usize;
+const CONTROL: usize = LinkClass::Control as usize;
 
 /// Whether others go around a link.
 #[derive(Default)]
@@ -41,10 +50,19 @@ impl Servers {
         if link.go_around_at(base).is_none_or(|at| base.now < at) {
             return;
         }
+        if link.class == LinkClass::Slow {
+            link.around.again = base.now.after(limits::AROUND_AGAIN_US);
+            // One that has had its time excuses no silence.
+            if link.outstanding.front().is_none_or(|first| first.is_late()) {
+                return;
+            }
+            let place = (link.at, link.conn_key);
+            return self.ask_beside(base, place);
+        }
         let Some(first) = link.outstanding.front().map(|first| first.end) else { return };
         let (at, conn_key) = (link.at, link.conn_key);
         let has_spare = self.spare_of(at, conn_key).is_some();
-        let is_able = has_spare || self.may_go_around(base, at, conn_key);
+        let is_able = has_spare || self.may_connect(base, at, conn_key, SPARE);
         let Some(link) = self.links.find_mut(id) else { return };
         if !is_able {
             link.around.again = base.now.after(limits::AROUND_AGAIN_US);
@@ -63,13 +81,49 @@ impl Servers {
         state.links.get(usize::from(conn_key))?[SPARE]
     }
 
-    fn may_go_around(&self, base: &Base, at: ServerAt, conn_key: u16) -> bool {
+    /// Asks a server whether it is busy, on the control link of a connection key.
+    fn ask_beside(&mut self, base: &mut Base, (at, conn_key): (ServerAt, u16)) {
+        let links = self.state(at).links.get(usize::from(conn_key));
+        let id = match links.and_then(|links| links[CONTROL]) {
+            Some(id) => id,
+            None if self.may_connect(base, at, conn_key, CONTROL) => {
+                self.connect(base, at, conn_key, CONTROL)
+            }
+            None => return,
+        };
+        self.ask_there(base, id);
+    }
+
+    /// Refuses what waits behind requests that keep a server busy, now that it has said so: it
+    /// would refuse them as well, in these words. A part of a change of several servers waits on,
+    /// since the other parts may have been made.
+    pub(super) fn refuse_behind(&mut self, base: &mut Base, at: ServerAt) {
+        let protocol = base.pool(at).plan.protocol;
+        let is_part = |ask: Ask| {
+            let class = protocol.commands()[usize::from(ask.command)].class;
+            matches!(
+                class,
+                Class::Broadcast { writes: true, .. } | Class::Split { writes: true, .. }
+            )
+        };
+        for id in self.links_of(at) {
+            let Some(link) = self.links.find_mut(id) else { continue };
+            if link.behind_at(base).is_some_and(|at| base.now >= at) {
+                let pending = link.withdraw_where(|message| !is_part(message.ask));
+                self.fail_pending(base, id, pending, |_| Fault::Busy);
+                let fits = |_: &Base, one: &Waiting, _| !is_part(one.ask);
+                self.withdraw_waiting(base, id, None, Fault::Busy, fits);
+            }
+        }
+    }
+
+    fn may_connect(&self, base: &Base, at: ServerAt, conn_key: u16, nth: usize) -> bool {
         let state = &self.states[at.pool as usize][at.server as usize];
         let conn_key = base.pool(at).conn_keys.of(conn_key);
         base.server(at).can_be_asked()
             && state.unable_until <= base.now
             && !state.refuses(conn_key, base.now)
-            && state.rests.why(conn_key, SPARE, base.now).is_none()
+            && state.rests.why(conn_key, nth, base.now).is_none()
     }
 
     /// Returns the class that a client's request takes that needs no special one. It changes only
@@ -138,16 +192,27 @@ impl Servers {
 
 impl Link {
     /// Returns when others are to go around it, if its oldest request may take long and they do not
-    /// yet.
+    /// yet; or when its server is to be asked whether it is busy.
     #[inline]
     pub(super) fn go_around_at(&self, base: &Base) -> Option<Time> {
         let first = self.outstanding.front()?;
         if matches!(first.effort, Effort::Quick) || first.end == self.around.end {
             return None;
         }
-        let is_able = base.pool(self.at).plan.class_links > SPARE;
-        let at = if is_able { self.occupied_at(base) } else { None };
+        let class_links = base.pool(self.at).plan.class_links;
+        let at = match self.class {
+            LinkClass::Slow if class_links > CONTROL => self.behind_at(base),
+            LinkClass::Shared if class_links > SPARE => self.occupied_at(base),
+            _ => None,
+        };
         at.map(|at| at.max(self.around.again))
+    }
+
+    /// Returns from when on what waits on a link for slow requests waits for one that takes long.
+    fn behind_at(&self, base: &Base) -> Option<Time> {
+        let first = self.outstanding.front()?;
+        let is_it = self.class == LinkClass::Slow && self.is_up() && first.end <= self.sent;
+        (is_it && !self.queue.is_empty()).then(|| self.long_since(base))
     }
 
     /// Whether its oldest request takes so long that others are not to wait behind it.
@@ -159,7 +224,11 @@ impl Link {
         let first = self.outstanding.front()?;
         let is_shared = self.class == LinkClass::Shared && self.is_up();
         let is_it = first.effort.may_be_long() && is_shared && first.end <= self.sent;
-        let usual = base.server(self.at).trips.usual();
-        is_it.then(|| self.owed.after(usual + limits::OCCUPIED_US))
+        is_it.then(|| self.long_since(base))
+    }
+
+    /// Returns from when on its oldest request has taken long.
+    fn long_since(&self, base: &Base) -> Time {
+        self.owed.after(base.server(self.at).trips.usual() + limits::OCCUPIED_US)
     }
 }

@@ -1,7 +1,7 @@
 //! Busy servers. A server does one thing at a time, so a slow request keeps it silent on all links,
 //! of all workers. That silence is no failure.
 
-use super::fail::LateMessage;
+use super::fail::{LateMessage, unsent_fault};
 use super::link::{Link, State};
 use super::message::{Late, Message, Payload};
 use super::state::Hold;
@@ -77,6 +77,9 @@ impl Servers {
             base.server_mut(at).busy_line = line.map(Box::from);
         }
         self.state(at).said_busy = line.is_some();
+        if line.is_some() {
+            self.refuse_behind(base, at);
+        }
     }
 
     /// Whether a server has answered the handshake of a link that it is busy, and says nothing else
@@ -110,12 +113,26 @@ impl Servers {
             return false;
         }
         let Ok(id) = self.link_at(base, asks, server) else { return false };
+        self.ask_there(base, id)
+    }
+
+    /// Asks a server on this link whether it is busy, unless it has been asked there already.
+    /// Returns whether its answer is to come.
+    pub(super) fn ask_there(&mut self, base: &mut Base, id: ConnId) -> bool {
+        let Some(at) = self.links.find(id).map(|link| link.at) else { return false };
         if self.is_on_its_way(id, PING) {
             return true;
         }
         let mut words = Vec::new();
-        let ask = base.pools[asks.pool()].upstream.write_ping(&mut words);
+        let ask = base.pool(at).upstream.write_ping(&mut words);
         self.send_internal(base, id, Payload::Internal(PING), ask, &words)
+    }
+
+    /// Returns why a request was not sent that has waited for a server as long as it may.
+    #[cold]
+    pub(crate) fn unsent_fault(&mut self, base: &Base, at: ServerAt) -> Fault {
+        let is_busy = self.find_busy(base, at).is_some();
+        unsent_fault(is_busy, self.state(at).silence.hold == Hold::On)
     }
 
     /// Notes that a server has answered the internal command with this number.

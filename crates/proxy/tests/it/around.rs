@@ -16,7 +16,7 @@ fn redis(servers: &[&str], class_links: usize) -> (Stage, Vec<ConnId>) {
     let mut stage = Stage::new(servers, |pool| {
         pool.protocol = protocol("redis").expect("the table has it");
         (pool.preconnect, pool.class_links) = (true, class_links);
-        pool.databases = 16;
+        (pool.databases, pool.allow) = (16, vec!["flushall".into()]);
     });
     let links = servers.iter().map(|_| comes_up(&mut stage)).collect();
     (stage, links)
@@ -207,15 +207,62 @@ fn a_select_is_refused_while_the_only_server_says_that_it_is_busy() {
     stage.says(control, "+PONG\r\n");
     stage.end_turn();
     assert_eq!(stage.received(quiet), "+OK\r\n");
-    // However long it takes the server to say so.
+    // However long it takes the server to say so. The proxy waits as long as a request may.
     let late = stage.client();
     stage.passes(SECOND / 50);
     stage.says(late, "SELECT 2\r\n");
     assert_eq!(stage.turn(control), resp("PING"));
-    stage.waits(SECOND + SECOND / 2);
-    stage.says(control, "+PONG\r\n");
+    stage.waits(SECOND - 1);
+    stage.end_turn();
+    assert_eq!(stage.received(late), "");
+    stage.waits(1);
     stage.end_turn();
     assert_eq!(stage.received(late), "+OK\r\n");
+    stage.says(control, "+PONG\r\n");
+    stage.end_turn();
+    assert_eq!(stage.received(late), "");
+}
+
+/// Somebody with a connection of their own would read it at once.
+#[test]
+fn what_waits_behind_a_slow_request_reads_what_a_busy_server_says() {
+    let (mut stage, _) = redis(&["s0"], 4);
+    let [first, second] = [stage.client(), stage.client()];
+    stage.says(first, "KEYS *\r\n");
+    stage.end_turn();
+    let slow = comes_up(&mut stage);
+    assert_eq!(stage.turn(slow), resp("KEYS *"));
+    stage.says(second, "KEYS b*\r\n");
+    assert_eq!(stage.turn(slow), "");
+    stage.passes(LONG - 1);
+    assert!(stage.connects.is_empty());
+    stage.passes(1);
+    let control = comes_up(&mut stage);
+    for (says, hears) in [(BUSY, BUSY), ("+PONG\r\n", ""), (BUSY, BUSY)] {
+        let mut asked = stage.turn(control);
+        if asked == HELLO {
+            // It has been silent for so long.
+            stage.says(control, WELCOME);
+            asked = stage.turn(control);
+        }
+        assert_eq!((asked, stage.received(second)), (resp("PING"), String::new()));
+        stage.says(control, says);
+        assert_eq!((stage.turn(slow), stage.received(second)), (String::new(), hears.to_string()));
+        if !hears.is_empty() {
+            stage.says(second, "KEYS c*\r\n");
+            stage.end_turn();
+        }
+        stage.passes(50_000);
+    }
+    // The server has done it meanwhile.
+    stage.says(slow, "*0\r\n");
+    // What it was asked meanwhile has its turn first.
+    assert_eq!((stage.turn(slow), stage.turn(control)), (String::new(), resp("PING")));
+    stage.says(control, "+PONG\r\n");
+    assert_eq!((stage.received(first), stage.turn(slow)), ("*0\r\n".to_string(), resp("KEYS c*")));
+    stage.says(slow, "*0\r\n");
+    assert_eq!(stage.received(second), "*0\r\n");
+    stage.expect_rows(0);
 }
 
 #[test]
@@ -321,4 +368,29 @@ fn a_change_at_several_servers_does_not_wait_for_a_busy_one() {
     assert_eq!(stage.received(client), BUSY);
     assert_eq!((stage.turn(free), stage.turn(busy)), (String::new(), String::new()));
     stage.expect_rows(0);
+}
+
+/// The other part of it has been made.
+#[test]
+fn a_part_of_a_change_of_several_servers_waits_for_the_busy_one() {
+    let (mut stage, _) = redis(&["s0", "s1"], 4);
+    let [first, second] = [stage.client(), stage.client()];
+    stage.says(first, "KEYS *\r\n");
+    stage.end_turn();
+    let slow = [comes_up(&mut stage), comes_up(&mut stage)];
+    stage.end_turn();
+    assert_eq!(slow.map(|one| stage.turn(one)), [resp("KEYS *"), resp("KEYS *")]);
+    stage.says(slow[0], "*0\r\n");
+    stage.says(second, "FLUSHALL\r\n");
+    assert_eq!(stage.turn(slow[0]), resp("FLUSHALL"));
+    stage.says(slow[0], "+OK\r\n");
+    stage.passes(LONG);
+    let control = comes_up(&mut stage);
+    assert_eq!(stage.turn(control), resp("PING"));
+    stage.says(control, BUSY);
+    assert_eq!((stage.turn(slow[1]), stage.received(second)), (String::new(), String::new()));
+    stage.says(slow[1], "*0\r\n");
+    assert_eq!(stage.turn(slow[1]), resp("FLUSHALL"));
+    stage.says(slow[1], "+OK\r\n");
+    assert_eq!(stage.received(second), "+OK\r\n");
 }
