@@ -40,6 +40,7 @@ mod topics;
 mod transaction;
 mod unwritten;
 mod value;
+mod waits;
 mod watch;
 
 use std::collections::VecDeque;

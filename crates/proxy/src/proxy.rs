@@ -24,6 +24,7 @@ mod seeded;
 mod special;
 mod topics;
 mod transaction;
+mod wait;
 mod watch;
 
 use std::rc::Rc;
@@ -176,6 +177,7 @@ impl Proxy {
             Due::Retire { id } => clients.end_retirement(base, id, set),
             Due::Logins { id } => clients.logins_timer(base, id, set),
             Due::LoginLine { at } => clients.login_line_timer(base, at, set),
+            Due::Wait(id) => clients.wait_timer(base, id),
             Due::Ahead(id) => clients.ahead_timer(base, id, set),
             Due::Tenant { id } => clients.tenant_timer(base, id, set),
             Due::Monitor => clients.look(base),

@@ -240,6 +240,16 @@ impl Timeouts {
     pub fn slow_default(reply: u64) -> u64 {
         reply.max(limits::TIMEOUT_SLOW_DEFAULT_US)
     }
+
+    /// Returns how long a request of this class may wait until it is sent.
+    pub(crate) fn queue_of(&self, class: LinkClass) -> u64 {
+        match class {
+            // A server that is busy takes no handshake for a while. And one large request may take
+            // longer than a small one may wait.
+            LinkClass::Control | LinkClass::Large => self.slow.max(self.queue),
+            _ => self.queue,
+        }
+    }
 }
 
 /// The treatment of keys whose server has failed.

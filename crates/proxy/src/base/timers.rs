@@ -28,6 +28,8 @@ pub(crate) enum Due {
     Retire { id: u32 },
     /// Failed logins to a pool are to be reported; by pool id.
     Logins { id: u32 },
+    /// A client may have waited for a server as long as its request may.
+    Wait(ConnId),
     /// A client that was stopped may still take nothing.
     Ahead(ConnId),
     /// Clients of a tenant may find that they are within its limits again; by tenant id.

@@ -124,6 +124,7 @@ impl Clients {
         let mut whole = std::mem::take(&mut body.head);
         body.data.drain_into(&mut whole);
         body.data.close(&mut base.spares);
+        self.await_server(base, id, server);
         if let Some(client) = self.table.find_mut(id) {
             client.partial = whole;
             client.record.tally.requests -= 1;
@@ -131,6 +132,5 @@ impl Clients {
                 tenant.refund(1, body.request.len());
             }
         }
-        self.await_server(base, id, server);
     }
 }

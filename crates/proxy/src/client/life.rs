@@ -7,12 +7,12 @@ use super::leave::Departure;
 use super::request::State;
 use super::session::State as ClientState;
 use super::{Clients, tenant};
+use crate::base::Base;
 use crate::base::connection::Departed;
 use crate::base::id::ConnId;
 use crate::base::part::{Depth, LinkClass, NONE, Part, RequestId, Sent, Turn};
 use crate::base::size::Cost;
 use crate::base::tenants::NOBODY;
-use crate::base::{Base, ServerAt};
 use crate::{Action, Closed, Time, limits};
 
 impl Clients {
@@ -163,78 +163,6 @@ impl Clients {
         if !client.is_paused() && !bug!(KeepHalfAsked) {
             self.queue_resume(id);
         }
-    }
-
-    /// Stops reading a client that waits for answers until it has them.
-    pub(crate) fn pause_until_idle(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        if client.outstanding() == 0 || client.state == ClientState::Leaving {
-            return;
-        }
-        client.waits.idle = true;
-        if !client.is_paused() {
-            client.stop(base, id);
-        }
-    }
-
-    /// Stops reading a client of which so much waits for a link that it has used up its share.
-    pub(crate) fn await_queue(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        client.waits.queues += 1;
-        if client.state != ClientState::Leaving && !client.is_paused() {
-            client.stop(base, id);
-        }
-    }
-
-    /// Lets a client go on for which there is room again in a link's queue.
-    pub(crate) fn end_queue_wait(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        client.waits.queues -= u32::from(!bug!(NeverRoom));
-        if client.waits.queues == 0 {
-            self.update_client(base, id);
-        }
-    }
-
-    /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
-    /// next request and all that follows wait.
-    pub(crate) fn await_server(&mut self, base: &mut Base, id: ConnId, server: usize) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        (client.waits.server, client.waits.last_server) = (Some(server as u32), server as u32);
-        // A client that has left began to wait before it left.
-        if client.departure != Departure::Left || client.waits.since == crate::Time(0) {
-            client.waits.since = base.now;
-        }
-        // Its socket is still read: a client that leaves must be noticed before its request is
-        // sent.
-        client.pause();
-        let pool = &mut base.pools[client.pool as usize];
-        pool.servers[server].awaited = true;
-        pool.counters.add(PoolCounter::Paused, 1);
-    }
-
-    /// Lets clients go on that waited for a server, when its handshake has ended or its link has.
-    pub(crate) fn end_awaiting(&mut self, base: &mut Base, at: ServerAt, hold_after: Option<u64>) {
-        if !std::mem::take(&mut base.server_mut(at).awaited) {
-            return;
-        }
-        for id in self.of_pool(at.pool as usize) {
-            if let Some(client) = self.table.find_mut(id)
-                && client.waits.server == Some(at.server)
-            {
-                if bug!(AwaitForEver) {
-                    continue;
-                }
-                client.waits.server = None;
-                let waited = base.now.since(client.waits.since);
-                client.waits.is_late |= hold_after.is_some_and(|patience| waited >= patience);
-                self.update_client(base, id);
-            }
-        }
-    }
-
-    /// Returns the server that a client waited for last.
-    pub(crate) fn awaited(&self, id: ConnId) -> Option<usize> {
-        self.table.find(id).map(|client| client.waits.last_server as usize)
     }
 
     /// Returns the next client that has read its answers, and for which something waits.

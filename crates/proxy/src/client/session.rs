@@ -18,6 +18,7 @@ use super::tenant::Member;
 use super::topics::Subscriber;
 use super::transaction::{Select, Transaction};
 use super::unwritten::UnwrittenList;
+use super::waits::Waits;
 use super::watch::Watch;
 use crate::base::Base;
 use crate::base::buffer::Outbox;
@@ -170,37 +171,6 @@ pub(super) enum Reading {
     Stopped,
     /// It may go on. The driver is told when its kept input has been read.
     Resuming,
-}
-
-/// The reasons why a paused client waits, beside room for its requests.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Waits {
-    /// Until nothing is outstanding: its next request may take another route.
-    pub(super) idle: bool,
-    /// Until the next turn: it has had its share of this one.
-    pub(super) turn: bool,
-    /// Until no link owes it anything: its next request takes links of another class.
-    pub(super) owed: bool,
-    /// For the addresses of its connection.
-    pub(super) endpoints: bool,
-    /// For what all workers have to tell.
-    pub(super) workers: bool,
-    /// Until a pause ends.
-    pub(super) pause: bool,
-    /// For its turn to log in.
-    pub(super) login: bool,
-    /// For a limit of its tenant.
-    pub(super) tenant: bool,
-    /// For room in this many queues of links.
-    pub(super) queues: u32,
-    /// Until a link to this server of its pool is up, or has failed. The form and the route of its
-    /// next request depend on that.
-    pub(super) server: Option<u32>,
-    /// The server that it waited for last, and when it began to wait.
-    pub(super) last_server: u32,
-    pub(super) since: Time,
-    /// It has waited for the link as long as a silent server is waited for: see `server/hold.rs`.
-    pub(super) is_late: bool,
 }
 
 /// Whether a client has logged in.

@@ -100,16 +100,20 @@ impl Proxy {
         });
         match (accepts, server) {
             (Ok(true), Ok(server)) => self.send_block(frame, head, server),
-            (Ok(_), Ok(server)) => {
-                self.put_off(frame, head, Route::Wait(server)).unwrap_or(head.len())
-            }
-            (Err(why), _) | (_, Err(why)) => {
-                self.drop_block(frame);
-                self.count(&frame.incoming(head));
-                self.clients.refuse_unasked(&mut self.base, &frame.incoming(head), why);
-                head.len()
-            }
+            (Ok(_), Ok(server)) => match self.wait_for(&frame.asks, server) {
+                Route::Fault(server, fault) => self.refuse_block(frame, head, (server, fault)),
+                wait => self.put_off(frame, head, wait).unwrap_or(head.len()),
+            },
+            (Err(why), _) | (_, Err(why)) => self.refuse_block(frame, head, why),
         }
+    }
+
+    /// Answers the end of a transaction of which nothing is sent, since its server cannot be asked.
+    fn refuse_block(&mut self, frame: &Frame, head: &[u8], why: (Option<u32>, Fault)) -> usize {
+        self.drop_block(frame);
+        self.count(&frame.incoming(head));
+        self.clients.refuse_unasked(&mut self.base, &frame.incoming(head), why);
+        head.len()
     }
 
     /// Sends what is queued as one request.

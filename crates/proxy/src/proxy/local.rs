@@ -54,6 +54,10 @@ impl Proxy {
             return None;
         }
         let others = Requester { class: control, effort: Effort::Slow, ..*asks };
+        // One that does not say so in the time that a request may wait leaves it to the proxy.
+        if self.clients.is_overdue(&self.base, asks.id) {
+            return None;
+        }
         match self.servers.ask_whether_busy(&mut self.base, &others, server) {
             true => Some(Route::Wait(server)),
             false => self.base.pools[asks.pool()].busy_line().is_some().then_some(Route::Busy),
@@ -77,7 +81,7 @@ impl Proxy {
     fn answer_as_busy(&mut self, incoming: &Incoming<'_>) -> bool {
         let request = &Request { class: Class::Single { writes: false }, ..*incoming.request };
         self.base.keys.clear();
-        let route = self.route(&Incoming { request, ..*incoming });
+        let route = self.route_now(&Incoming { request, ..*incoming });
         let server = match route {
             Some(Route::Go { server, .. }) => server,
             _ => None,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use metrics::{PoolCounter, ServerCounter};
-use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Work};
+use proto::{Answer, Ask, Class, Place, Quiet, Reach, Work};
 
 use super::{Proxy, class};
 use crate::base::buffer::{Source, has_trailer};
@@ -144,8 +144,11 @@ impl Proxy {
             Class::Fetch { .. } => None,
             _ => self.route(incoming),
         };
+        // One whose body is still to come waits when that is there.
+        let is_whole = || usize::try_from(len).is_ok_and(|len| len <= rest.bytes.len());
         if let Some(route) = route
             && !matches!(route, Route::Go { .. } | Route::Spread)
+            && (!matches!(route, Route::Wait(_)) || is_whole())
             && let Some(used) = self.put_off(frame, head, route)
         {
             return used;
@@ -188,66 +191,6 @@ impl Proxy {
         }
         self.admit(incoming, Data::Assembled(data), route);
         self.base.spares.give(body.head);
-    }
-
-    /// Returns the route of a request, as far as its servers can be asked now.
-    pub(super) fn route(&mut self, incoming: &Incoming<'_>) -> Option<Route> {
-        let Incoming { asks, request, .. } = *incoming;
-        let Proxy { base, clients, servers, .. } = self;
-        let is_located = || clients.has_endpoints(asks.id);
-        match route::route(base, incoming, is_located)? {
-            Route::NeedsWorkers if clients.has_been_told(asks.id) => None,
-            Route::Wait(server) => Some(match servers.reach(base, asks, server) {
-                // It says more when it has done what it is busy with.
-                Ok(id) if servers.says_busy(id) => Route::Fault(Some(server as u32), Fault::Busy),
-                Ok(_) => Route::Wait(server),
-                Err(fault) => Route::Fault(Some(server as u32), fault),
-            }),
-            Route::Spread => {
-                let ready = match request.class {
-                    Class::Split { writes: true, .. } => servers.are_ready_for_keys(base, incoming),
-                    Class::Broadcast { .. } => servers.are_ready(base, asks),
-                    _ => Ok(None),
-                };
-                Some(match ready {
-                    // A client that has left after waiting for long has given up, and its change
-                    // waits no more.
-                    Ok(Some(server)) if !incoming.is_dropped() => Route::Wait(server),
-                    Ok(_) => Route::Spread,
-                    Err((server, fault)) => Route::Fault(server, fault),
-                })
-            }
-            Route::AfterAll if clients.may_subscribe(asks.id) => None,
-            Route::UnlessBusy => self.route_unless_busy(asks),
-            route => Some(route),
-        }
-    }
-
-    /// Delays or refuses a request that cannot take its route now. `None`: it fails when enqueued.
-    #[cold]
-    pub(super) fn put_off(&mut self, frame: &Frame, head: &[u8], route: Route) -> Option<usize> {
-        let Frame { asks, request, .. } = frame;
-        match route {
-            Route::Wait(server) => self.clients.await_server(&mut self.base, asks.id, server),
-            Route::NeedsEndpoints => self.clients.await_endpoints(&mut self.base, asks.id),
-            Route::NeedsWorkers => {
-                let inquiry = asks.protocol.inquiry(request, head)?;
-                self.clients.await_workers(&mut self.base, asks.id, inquiry);
-            }
-            Route::AfterAll => self.clients.pause_until_idle(&mut self.base, asks.id),
-            Route::Busy => return Some(self.refuse_as_busy(&frame.incoming(head))),
-            Route::Refused(refusal) => {
-                return Some(self.refuse_or_remove(frame, head, &Answer::Refused(refusal)));
-            }
-            Route::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
-                self.count(&frame.incoming(head));
-                self.clients.refuse_unasked(&mut self.base, &frame.incoming(head), (server, fault));
-                return Some(head.len());
-            }
-            _ => return None,
-        }
-        self.clients.read_again(&mut self.base, frame);
-        Some(0)
     }
 
     /// Handles a whole request according to its class.
@@ -449,7 +392,7 @@ impl Proxy {
         if again.is_given_up {
             return self.drop_begun(id, incoming);
         }
-        match (self.route(incoming), again.request.class) {
+        match (self.route_now(incoming), again.request.class) {
             // Its keys belonged to one server when it was first sent, and do not any more.
             (Some(Route::Spread), Class::Split { ask, element_per_key, writes, idempotent }) => {
                 let options = SendOptions::split(ask, writes, idempotent);

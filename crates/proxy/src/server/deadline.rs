@@ -44,12 +44,7 @@ impl Link {
 
     /// Returns how long a request may wait until it is sent.
     pub(super) fn queue_timeout(&self, timeouts: &Timeouts) -> u64 {
-        match self.class {
-            // A server that is busy takes no handshake for a while.
-            // And one large request may take longer than a small one may wait.
-            LinkClass::Control | LinkClass::Large => timeouts.slow.max(timeouts.queue),
-            _ => timeouts.queue,
-        }
+        timeouts.queue_of(self.class)
     }
 
     /// Returns when a server has been silent for too long to a handshake.

@@ -763,3 +763,35 @@ fn a_slow_transaction_says_nothing_of_others() {
     assert!(!says(&mut stage, slow, "slow"));
     assert_eq!(stage.connects.len(), 1, "it takes a link for slow requests");
 }
+
+/// Its server is busy, so the trial is not answered either.
+#[test]
+fn a_first_transaction_waits_no_longer_than_any_request() {
+    let (mut stage, link, client) = one();
+    let script = stage.client();
+    stage.says(script, "EVAL endless 1 a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL endless 1 a"));
+    stage.says(client, "MULTI\r\nSET k 1\r\nEXEC\r\nGET k\r\n");
+    stage.end_turn();
+    stage.establishes_with(&trial());
+    assert_eq!(stage.received(client), "+OK\r\n+QUEUED\r\n");
+    stage.waits(SECOND / 2);
+    // A link that comes up has all look again who wait for their server.
+    let other = stage.client();
+    stage.says(other, "SELECT 1\r\nGET a\r\n");
+    stage.end_turn();
+    let second = stage.establishes_with(&[resp("SELECT 1").as_str(), HELLO].concat());
+    stage.says(second, &format!("+OK\r\n{WELCOME}"));
+    stage.waits(SECOND / 2 - 1);
+    stage.end_turn();
+    assert_eq!((stage.turn(link), stage.received(client)), (String::new(), String::new()));
+    stage.waits(1);
+    stage.end_turn();
+    let said = stage.received(client);
+    assert_eq!(said, "-ERR s0: busy with EVAL for 1.0 s, not sent\r\n");
+    // What it has sent behind it is no part of the transaction.
+    stage.says(link, ":1\r\n");
+    assert_eq!((stage.received(script), stage.turn(link)), (":1\r\n".into(), resp("GET k")));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(client), "$-1\r\n");
+}
