@@ -150,7 +150,8 @@ impl Servers {
             let (Some(spare), Some(shared)) = (link(SPARE), link(nth)) else { return false };
             let says_busy =
                 || state.said_busy && spare.is_told_busy() && spare.since >= shared.owed;
-            shared.is_occupied(base) && (spare.is_up() || says_busy())
+            // One that only repeats its handshake has shown that the server answers others.
+            shared.is_occupied(base) && (spare.was_up() || says_busy())
         })
     }
 

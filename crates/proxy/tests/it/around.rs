@@ -394,3 +394,28 @@ fn a_part_of_a_change_of_several_servers_waits_for_the_busy_one() {
     stage.says(slow[1], "+OK\r\n");
     assert_eq!(stage.received(second), "+OK\r\n");
 }
+
+/// The server is silent on the occupied link, so a link that was idle is tried before it is used.
+#[test]
+fn a_client_goes_around_while_the_spare_link_repeats_its_handshake() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let [first, second, third] = [stage.client(), stage.client(), stage.client()];
+    occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    let spare = comes_up(&mut stage);
+    stage.says(first, "GET c\r\n");
+    assert_eq!(stage.turn(spare), resp("GET c"));
+    stage.says(spare, BUSY);
+    assert_eq!(stage.received(first), BUSY);
+    stage.waits(SECOND / 10);
+    stage.says(first, "GET d\r\n");
+    assert_eq!(stage.turn(spare), HELLO);
+    stage.says(second, "INCR e\r\n");
+    assert_eq!([stage.turn(spare), stage.turn(links[0])], ["", ""]);
+    stage.says(spare, WELCOME);
+    assert_eq!(stage.turn(spare), resp("GET d") + &resp("INCR e"));
+    stage.says(third, "GET f\r\n");
+    assert_eq!(stage.turn(spare), resp("GET f"));
+    stage.says(spare, &BUSY.repeat(3));
+    assert_eq!([first, second, third].map(|one| stage.received(one)), [BUSY; 3]);
+}
