@@ -50,17 +50,17 @@ impl Servers {
         if link.go_around_at(base).is_none_or(|at| base.now < at) {
             return;
         }
+        let Some(first) = link.outstanding.front() else { return };
+        let (at, conn_key, end) = (link.at, link.conn_key, first.end);
         if link.class == LinkClass::Slow {
-            link.around.again = base.now.after(limits::AROUND_AGAIN_US);
             // One that has had its time excuses no silence.
-            if link.outstanding.front().is_none_or(|first| first.is_late()) {
-                return;
+            let excuses = !first.is_late();
+            link.around.again = base.now.after(limits::AROUND_AGAIN_US);
+            if excuses {
+                self.ask_beside(base, at, conn_key);
             }
-            let place = (link.at, link.conn_key);
-            return self.ask_beside(base, place);
+            return;
         }
-        let Some(first) = link.outstanding.front().map(|first| first.end) else { return };
-        let (at, conn_key) = (link.at, link.conn_key);
         let has_spare = self.spare_of(at, conn_key).is_some();
         let is_able = has_spare || self.may_connect(base, at, conn_key, SPARE);
         let Some(link) = self.links.find_mut(id) else { return };
@@ -68,23 +68,27 @@ impl Servers {
             link.around.again = base.now.after(limits::AROUND_AGAIN_US);
             return;
         }
-        link.around.end = first;
+        link.around.end = end;
         if !has_spare {
             self.connect(base, at, conn_key, SPARE);
             self.events.push_back(LinkEvent::Around(at.pool));
         }
     }
 
+    /// Returns the link at a special place of a connection key, which may be on its way.
+    fn special_of(&self, at: ServerAt, conn_key: u16, nth: usize) -> Option<ConnId> {
+        let state = &self.states[at.pool as usize][at.server as usize];
+        state.links.get(usize::from(conn_key))?[nth]
+    }
+
     /// Returns the spare link of a connection key, which may be on its way.
     pub(super) fn spare_of(&self, at: ServerAt, conn_key: u16) -> Option<ConnId> {
-        let state = &self.states[at.pool as usize][at.server as usize];
-        state.links.get(usize::from(conn_key))?[SPARE]
+        self.special_of(at, conn_key, SPARE)
     }
 
     /// Asks a server whether it is busy, on the control link of a connection key.
-    fn ask_beside(&mut self, base: &mut Base, (at, conn_key): (ServerAt, u16)) {
-        let links = self.state(at).links.get(usize::from(conn_key));
-        let id = match links.and_then(|links| links[CONTROL]) {
+    fn ask_beside(&mut self, base: &mut Base, at: ServerAt, conn_key: u16) {
+        let id = match self.special_of(at, conn_key, CONTROL) {
             Some(id) => id,
             None if self.may_connect(base, at, conn_key, CONTROL) => {
                 self.connect(base, at, conn_key, CONTROL)
@@ -108,7 +112,7 @@ impl Servers {
         };
         for id in self.links_of(at) {
             let Some(link) = self.links.find_mut(id) else { continue };
-            if link.behind_at(base).is_some_and(|at| base.now >= at) {
+            if link.class == LinkClass::Slow && link.is_occupied(base) {
                 let pending = link.withdraw_where(|message| !is_part(message.ask));
                 self.fail_pending(base, id, pending, |_| Fault::Busy);
                 let fits = |_: &Base, one: &Waiting, _| !is_part(one.ask);
@@ -159,7 +163,8 @@ impl Servers {
     pub(super) fn spare_timer(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find(id) else { return };
         let is_beside = |one: &Link| {
-            (one.at, one.conn_key) == (link.at, link.conn_key) && one.is_occupied(base)
+            let is_shared = one.class == LinkClass::Shared;
+            (one.at, one.conn_key) == (link.at, link.conn_key) && is_shared && one.is_occupied(base)
         };
         let is_used = !link.is_idle() || link.is_waiting() || link.owes;
         if is_used || self.links.iter().any(|(_, one)| is_beside(one)) {
@@ -200,20 +205,10 @@ impl Link {
         if matches!(first.effort, Effort::Quick) || first.end == self.around.end {
             return None;
         }
-        let class_links = base.pool(self.at).plan.class_links;
-        let at = match self.class {
-            LinkClass::Slow if class_links > CONTROL => self.behind_at(base),
-            LinkClass::Shared if class_links > SPARE => self.occupied_at(base),
-            _ => None,
-        };
+        let beside = if self.class == LinkClass::Slow { CONTROL } else { SPARE };
+        let is_able = base.pool(self.at).plan.class_links > beside;
+        let at = if is_able { self.occupied_at(base) } else { None };
         at.map(|at| at.max(self.around.again))
-    }
-
-    /// Returns from when on what waits on a link for slow requests waits for one that takes long.
-    fn behind_at(&self, base: &Base) -> Option<Time> {
-        let first = self.outstanding.front()?;
-        let is_it = self.class == LinkClass::Slow && self.is_up() && first.end <= self.sent;
-        (is_it && !self.queue.is_empty()).then(|| self.long_since(base))
     }
 
     /// Whether its oldest request takes so long that others are not to wait behind it.
@@ -223,13 +218,13 @@ impl Link {
 
     fn occupied_at(&self, base: &Base) -> Option<Time> {
         let first = self.outstanding.front()?;
-        let is_shared = self.class == LinkClass::Shared && self.is_up();
-        let is_it = first.effort.may_be_long() && is_shared && first.end <= self.sent;
-        is_it.then(|| self.long_since(base))
-    }
-
-    /// Returns from when on its oldest request has taken long.
-    fn long_since(&self, base: &Base) -> Time {
-        self.owed.after(base.server(self.at).trips.usual() + limits::OCCUPIED_US)
+        let keeps_others = match self.class {
+            LinkClass::Shared => first.effort.may_be_long(),
+            LinkClass::Slow => !self.queue.is_empty(),
+            _ => false,
+        };
+        let is_it = keeps_others && self.is_up() && first.end <= self.sent;
+        let usual = base.server(self.at).trips.usual();
+        is_it.then(|| self.owed.after(usual + limits::OCCUPIED_US))
     }
 }

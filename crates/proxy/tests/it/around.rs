@@ -256,7 +256,7 @@ fn what_waits_behind_a_slow_request_reads_what_a_busy_server_says() {
     }
     // The server has done it meanwhile.
     stage.says(slow, "*0\r\n");
-    // What it was asked meanwhile has its turn first.
+    // The question that it was asked meanwhile has its turn first.
     assert_eq!((stage.turn(slow), stage.turn(control)), (String::new(), resp("PING")));
     stage.says(control, "+PONG\r\n");
     assert_eq!((stage.received(first), stage.turn(slow)), ("*0\r\n".to_string(), resp("KEYS c*")));
