@@ -1,4 +1,5 @@
-//! What clients wait for before their next request is read, and how long they wait for a server.
+//! The reasons why clients wait before their next request is read, and their deadline where they
+//! wait for a server.
 
 use metrics::PoolCounter;
 
@@ -40,7 +41,7 @@ pub(super) struct Waits {
     /// It has waited for the link as long as a silent server is waited for: see `server/hold.rs`.
     pub(super) is_late: bool,
     /// The request that waits for a server, or was the last to, by its number among those of its
-    /// client; until when it waits, and whether there is a timer for it.
+    /// client, the first of which is 1; until when it waits, and whether there is a timer for it.
     number: u64,
     until: Time,
     has_timer: bool,
@@ -86,7 +87,7 @@ impl Clients {
         (waits.server, waits.last_server) = (Some(server as u32), server as u32);
         // It may have been read again and wait once more.
         let number = client.record.tally.requests;
-        if std::mem::replace(&mut waits.number, number) != number || waits.until == Time(0) {
+        if std::mem::replace(&mut waits.number, number) != number {
             // A client that has left began to wait before it left.
             if client.departure != Departure::Left || waits.since == Time(0) {
                 waits.since = base.now;
@@ -122,7 +123,7 @@ impl Clients {
     pub(crate) fn is_overdue(&self, base: &Base, id: ConnId) -> bool {
         self.table.find(id).is_some_and(|client| {
             let is_it = client.waits.number == client.record.tally.requests;
-            is_it && client.waits.until != Time(0) && base.now >= client.waits.until
+            is_it && base.now >= client.waits.until
         })
     }
 

@@ -100,7 +100,7 @@ impl Proxy {
         });
         match (accepts, server) {
             (Ok(true), Ok(server)) => self.send_block(frame, head, server),
-            (Ok(_), Ok(server)) => match self.wait_for(&frame.asks, server) {
+            (Ok(_), Ok(server)) => match self.in_time(&frame.asks, Route::Wait(server)) {
                 Route::Fault(server, fault) => self.refuse_block(frame, head, (server, fault)),
                 wait => self.put_off(frame, head, wait).unwrap_or(head.len()),
             },

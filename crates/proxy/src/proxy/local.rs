@@ -81,7 +81,7 @@ impl Proxy {
     fn answer_as_busy(&mut self, incoming: &Incoming<'_>) -> bool {
         let request = &Request { class: Class::Single { writes: false }, ..*incoming.request };
         self.base.keys.clear();
-        let route = self.route_now(&Incoming { request, ..*incoming });
+        let route = self.route(&Incoming { request, ..*incoming });
         let server = match route {
             Some(Route::Go { server, .. }) => server,
             _ => None,

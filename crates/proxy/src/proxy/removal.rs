@@ -94,8 +94,8 @@ impl Proxy {
         let parsed = asks.protocol.parse_request(&words, &mut Resume::default(), keys);
         let Parsed::Complete(removal) = parsed else { unreachable!("the protocol has written it") };
         let removed = &Incoming { asks, request: &removal, head: &words };
-        let route = self.route(removed);
-        let route = route.expect("a request about one key has a route");
+        let route = self.route(removed).expect("a request about one key has a route");
+        let route = self.in_time(asks, route);
         // The request is told of by its own key, and the removal is sent with its.
         self.read_keys(asks, head);
         if let Route::Wait(server) = route {

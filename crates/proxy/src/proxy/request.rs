@@ -140,18 +140,21 @@ impl Proxy {
         let Frame { asks, request, .. } = frame;
         let incoming = &frame.incoming(head);
         // The keys of a read have a route each.
-        let route = match request.class {
+        let mut route = match request.class {
             Class::Fetch { .. } => None,
             _ => self.route(incoming),
         };
-        // One whose body is still to come waits when that is there.
-        let is_whole = || usize::try_from(len).is_ok_and(|len| len <= rest.bytes.len());
-        if let Some(route) = route
-            && !matches!(route, Route::Go { .. } | Route::Spread)
-            && (!matches!(route, Route::Wait(_)) || is_whole())
-            && let Some(used) = self.put_off(frame, head, route)
+        if let Some(other) = &mut route
+            && !matches!(other, Route::Go { .. } | Route::Spread)
         {
-            return used;
+            *other = self.in_time(asks, *other);
+            // One whose body is still to come waits when that is there.
+            let is_whole = || usize::try_from(len).is_ok_and(|len| len <= rest.bytes.len());
+            if (!matches!(other, Route::Wait(_)) || is_whole())
+                && let Some(used) = self.put_off(frame, head, *other)
+            {
+                return used;
+            }
         }
         match usize::try_from(len) {
             Ok(whole) if whole <= rest.bytes.len() => {
@@ -184,7 +187,7 @@ impl Proxy {
             self.clients.refuse_data(&mut self.base, incoming);
             return self.base.spares.give(body.head);
         }
-        let route = self.route(incoming);
+        let route = self.route(incoming).map(|route| self.in_time(asks, route));
         if let Some(Route::Wait(server)) = route {
             body.data = data;
             return self.clients.put_back(&mut self.base, asks.id, body, server);
@@ -392,7 +395,7 @@ impl Proxy {
         if again.is_given_up {
             return self.drop_begun(id, incoming);
         }
-        match (self.route_now(incoming), again.request.class) {
+        match (self.route(incoming), again.request.class) {
             // Its keys belonged to one server when it was first sent, and do not any more.
             (Some(Route::Spread), Class::Split { ask, element_per_key, writes, idempotent }) => {
                 let options = SendOptions::split(ask, writes, idempotent);

@@ -120,7 +120,7 @@ impl Proxy {
     fn queue_own(&mut self, frame: &Frame, head: &[u8]) -> usize {
         let Frame { asks, request, .. } = frame;
         let Class::Local(local) = request.class else { unreachable!("the proxy answers it") };
-        let route = self.route(&frame.incoming(head));
+        let route = self.route(&frame.incoming(head)).map(|route| self.in_time(asks, route));
         if let Some(route @ (Route::Wait(_) | Route::NeedsEndpoints)) = route {
             return self.put_off(frame, head, route).unwrap_or(0);
         }

@@ -11,18 +11,8 @@ use crate::client::Frame;
 use crate::route::{self, Route};
 
 impl Proxy {
-    /// Returns the route of a request that its client was read for last, as far as its servers can
-    /// be asked now.
-    #[inline(always)]
+    /// Returns the route of a request, as far as its servers can be asked now.
     pub(super) fn route(&mut self, incoming: &Incoming<'_>) -> Option<Route> {
-        match self.route_now(incoming)? {
-            Route::Wait(server) => Some(self.wait_for(incoming.asks, server)),
-            route => Some(route),
-        }
-    }
-
-    /// As `route`, for any request, however long it has waited.
-    pub(super) fn route_now(&mut self, incoming: &Incoming<'_>) -> Option<Route> {
         let Incoming { asks, request, .. } = *incoming;
         let Proxy { base, clients, servers, .. } = self;
         let is_located = || clients.has_endpoints(asks.id);
@@ -54,14 +44,17 @@ impl Proxy {
         }
     }
 
-    /// Has a request wait for a server, unless it has waited as long as a request may.
+    /// Returns the route of the request that was read last of its client: one that has waited for
+    /// servers as long as it may waits no more.
     #[cold]
-    pub(super) fn wait_for(&mut self, asks: &Requester, server: usize) -> Route {
-        if !self.clients.is_overdue(&self.base, asks.id) {
-            return Route::Wait(server);
+    pub(super) fn in_time(&mut self, asks: &Requester, route: Route) -> Route {
+        match route {
+            Route::Wait(server) if self.clients.is_overdue(&self.base, asks.id) => {
+                let at = ServerAt { pool: asks.pool, server: server as u32 };
+                Route::Fault(Some(at.server), self.servers.unsent_fault(&self.base, at))
+            }
+            route => route,
         }
-        let at = ServerAt { pool: asks.pool, server: server as u32 };
-        Route::Fault(Some(at.server), self.servers.unsent_fault(&self.base, at))
     }
 
     /// Delays or refuses a request that cannot take its route now. `None`: it fails when enqueued.

@@ -789,7 +789,7 @@ fn a_first_transaction_waits_no_longer_than_any_request() {
     stage.end_turn();
     let said = stage.received(client);
     assert_eq!(said, "-ERR s0: busy with EVAL for 1.0 s, not sent\r\n");
-    // What it has sent behind it is no part of the transaction.
+    // The request behind it is no part of the transaction.
     stage.says(link, ":1\r\n");
     assert_eq!((stage.received(script), stage.turn(link)), (":1\r\n".into(), resp("GET k")));
     stage.says(link, "$-1\r\n");
