@@ -35,6 +35,8 @@ mod proxy;
 mod route;
 mod server;
 
+use std::borrow::Cow;
+
 use proto::{Inquiry, Session};
 
 pub use base::buffer::Slices;
@@ -159,9 +161,9 @@ pub struct Asking {
 /// Servers are named by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A server failed and will be probed. If no connection could be made, the error of the system
-    /// (`errno`) says why.
-    ServerDown { server: u32, why: &'static str, errno: Option<i32> },
+    /// A server failed and will be probed. `why` has its own words, if it said any. If no
+    /// connection could be made, the error of the system (`errno`) says why.
+    ServerDown { server: u32, why: Cow<'static, str>, errno: Option<i32> },
     /// A server that was down answered its probe.
     ServerBack { server: u32 },
     /// A link could not be made, although the server works on others; `said` are its own words. The
@@ -221,7 +223,7 @@ pub enum Event {
 pub enum Report {
     /// A server failed. `failures` counts its failures since it last answered a request at this
     /// worker.
-    Failed { server: u32, failures: u32, why: &'static str },
+    Failed { server: u32, failures: u32, why: Cow<'static, str> },
     /// A server that had failed, or is ejected, answered a request or a probe.
     Answered { server: u32, probe: bool },
 }

@@ -15,6 +15,7 @@ use super::full::without_said;
 use super::history::{Value, Version};
 use super::journal::{Journal, Outcome, Update, UpdateKind};
 use super::reply::{Hit, Reply};
+use super::rest::is_of_attempt;
 use super::server::Server;
 use super::summary::Summary;
 use super::world::PoolModel;
@@ -400,19 +401,11 @@ impl Judge<'_> {
         let server = &self.pool.servers[server];
         let trouble = &server.trouble;
         let since = expect.arrived;
-        let is_of_attempt = matches!(
-            fault,
-            Fault::ConnectFailed
-                | Fault::ConnectTimeout
-                | Fault::ReplyTimeout
-                | Fault::Refused
-                | Fault::Poisoned
-                | Fault::LinkLost
-        );
         // The attempt may have failed before that, while another link was up.
         let (down_since, why) = trouble.verdict;
         let is_verdict = down_since > since && why == fault.row().words;
-        if is_of_attempt && (is_verdict || server.rest.lasts(expect.arrived_at)) {
+        let rests = server.rest.lasts(expect.arrived_at);
+        if is_of_attempt(fault) && (is_verdict || rests) {
             return true;
         }
         match fault {
@@ -443,6 +436,8 @@ impl Judge<'_> {
             }
             Fault::Dropped => self.may_be_dropped(server, expect),
             Fault::Maint => server.is_maint || trouble.maint > since,
+            Fault::FurtherFailed | Fault::FurtherTimeout => rests,
+            Fault::FurtherSilent | Fault::FurtherLost => rests,
             Fault::NoServer => unreachable!("it names no server"),
             Fault::SetupRefused => server.ever_lacked,
             Fault::NoBlocks => server.may_refuse_blocks(expect),

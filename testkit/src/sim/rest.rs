@@ -1,5 +1,6 @@
 //! The places for links that the proxy does not try to fill for a while.
 
+use proxy::fault::Fault;
 use proxy::{Time, limits};
 
 /// The places for links to a server that are not filled for a while: those who need them are told
@@ -37,4 +38,17 @@ impl Rest {
 /// Returns the longest pause before another attempt at what has failed for so long.
 pub fn longest_pause(failing: u64) -> u64 {
     (failing / limits::PROBE_FRACTION).clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
+}
+
+/// Whether requests fail with it when an attempt to make a link does.
+pub fn is_of_attempt(fault: Fault) -> bool {
+    matches!(
+        fault,
+        Fault::ConnectFailed
+            | Fault::ConnectTimeout
+            | Fault::ReplyTimeout
+            | Fault::Refused
+            | Fault::Poisoned
+            | Fault::LinkLost
+    )
 }

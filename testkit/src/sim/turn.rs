@@ -1,5 +1,7 @@
 //! The driver: performs the proxy's actions and moves bytes, as the program's event loop does.
 
+use std::borrow::Cow;
+
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, Time, limits};
 
 use super::client::{Client, Expect};
@@ -367,6 +369,7 @@ impl World {
         assert!(!has_failed || known, "{event:?}, but nothing happened to it");
         match event {
             Event::ServerDown { why, .. } => {
+                let Cow::Borrowed(why) = why else { unreachable!("nobody logs in here") };
                 let is_of_it = |conn: &&Conn| (conn.pool, conn.server) == (pool, at);
                 let mut conns = self.conns.iter().flatten().filter(is_of_it);
                 let up = conns.find(|conn| conn.is_established && !conn.may_be_trial());

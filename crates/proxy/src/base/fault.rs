@@ -41,6 +41,10 @@ pub enum Fault {
     PrivateFull,
     TenantFull,
     Refused,
+    FurtherFailed,
+    FurtherTimeout,
+    FurtherSilent,
+    FurtherLost,
 }
 
 /// One entry of the table.
@@ -251,6 +255,23 @@ pub static FAULTS: &[Row] = &[
         "the error has the server's own words; refused unsent. The connections that are there \
          serve on, and another attempt is made after a pause",
     ),
+    further(
+        Fault::FurtherFailed,
+        "takes no further connection (the last attempt: connect failed), not sent",
+    ),
+    further(
+        Fault::FurtherTimeout,
+        "takes no further connection (the last attempt: connect timed out), not sent",
+    ),
+    further(
+        Fault::FurtherSilent,
+        "takes no further connection (the last attempt: no reply in time), not sent",
+    ),
+    further(
+        Fault::FurtherLost,
+        "takes no further connection (the last one was lost or brought an unexpected reply), not \
+         sent",
+    ),
 ];
 
 impl Fault {
@@ -258,6 +279,24 @@ impl Fault {
     pub fn row(self) -> &'static Row {
         &FAULTS[self as usize]
     }
+
+    /// Returns the fault of requests that need a link which nobody tries to make for a while, since
+    /// the last one failed like this. Nothing of them was sent, and they have not waited.
+    pub(crate) fn of_further(self) -> Fault {
+        match self {
+            Fault::ConnectFailed => Fault::FurtherFailed,
+            Fault::ConnectTimeout => Fault::FurtherTimeout,
+            Fault::ReplyTimeout => Fault::FurtherSilent,
+            Fault::LinkLost | Fault::Poisoned => Fault::FurtherLost,
+            other => other,
+        }
+    }
+}
+
+const fn further(fault: Fault, words: &'static str) -> Row {
+    let action = "refused unsent. The connections that are there serve on, and another attempt is \
+                  made after a pause";
+    row(fault, Blame::Server, words, words, Some(ServerCounter::ConnectFailed), action)
 }
 
 const fn row(

@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_report_is_taken_for_what_it_says() {
         let mut outliers = OutlierDetector::new(&plan(&[4]));
-        let failed = |failures| Report::Failed { server: 2, failures, why: "some reason" };
+        let failed = |failures| Report::Failed { server: 2, failures, why: "some reason".into() };
         let answered = |probe| Report::Answered { server: 2, probe };
         assert_eq!(outliers.hear(0, &failed(1)), None);
         assert_eq!(outliers.hear(1, &failed(1)), Some(Decision::Eject(2)));

@@ -92,6 +92,8 @@ pub(crate) struct Server {
     pub(crate) busy_line: Option<Box<[u8]>>,
     /// Its words to the last link that it refused, and why it refused that.
     pub(crate) said: Option<(Fault, Box<str>)>,
+    /// Why it is down, in its own words, if it said any.
+    pub(crate) said_down: Option<Box<str>>,
     /// How long its answers take on their way.
     pub(crate) trips: Trips,
     pub(crate) counters: Counters<ServerCounter>,
@@ -272,6 +274,7 @@ impl Server {
             awaited: false,
             busy_line: None,
             said: None,
+            said_down: None,
             trips: Trips::default(),
             counters: metrics.counters(plan.id),
             plan,
@@ -288,6 +291,7 @@ impl Server {
     /// for all, and counts as down for none.
     pub(crate) fn set_health(&mut self, health: Health) {
         self.health = health;
+        self.said_down = None;
         let is_down = health == Health::Down && !self.ejected && self.is_in_service();
         self.counters.set(ServerCounter::DownWorkersNow, u64::from(is_down));
     }

@@ -229,6 +229,11 @@ impl Clients {
                 let most = count(plan.private_links_max, "private link");
                 Some(format!("tenant '{}' has its limit of {most}, not sent", plan.name))
             }
+            Fault::Down => {
+                let pool = &base.pools[self.requests[id].pool as usize];
+                let said = pool.servers[server? as usize].said_down.as_ref()?;
+                Some(format!("{} ({said})", fault.row().words))
+            }
             Fault::Refused | Fault::LoginRefused => {
                 let pool = &base.pools[self.requests[id].pool as usize];
                 let said = pool.servers[server? as usize].said_of(fault)?;

@@ -80,7 +80,7 @@ impl Servers {
             return Err(Fault::SetupRefused);
         }
         if let Some(why) = state.rests.why(conn_key, TRIAL, base.now) {
-            return Err(why);
+            return Err(why.of_further());
         }
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
         self.state(at).blocks = Blocks::Tried(id);

@@ -2,6 +2,8 @@
 //! Ejection from the ring is decided outside, for all workers at once: this file reports failures
 //! and returns, and applies the decision.
 
+use std::borrow::Cow;
+
 use super::Servers;
 use super::block::Blocks;
 use super::link::{Link, State};
@@ -17,10 +19,12 @@ use crate::{Action, Event, Report, Time};
 impl Servers {
     /// Notes that a server failed: no request reaches it until a probe does.
     pub(super) fn server_failed(&mut self, base: &mut Base, at: ServerAt, fault: Fault) {
-        let why = fault.row().words;
-        let state = self.state(at);
         let server = base.server_mut(at);
         let id = server.plan.id;
+        let words = fault.row().words;
+        let own = server.said_of(fault).filter(|_| fault == Fault::LoginRefused);
+        let why = own.map(|said| format!("{words}: {said}"));
+        let state = self.state(at);
         let was_ready = server.health == Health::Ready && !server.ejected;
         let errno = state.connect_errno.take().filter(|_| fault == Fault::ConnectFailed);
         let counts = state.note_failure(server.health, base.now);
@@ -31,9 +35,12 @@ impl Servers {
             state.blocks = Blocks::Unknown;
         }
         let failures = state.failures;
-        base.server_mut(at).set_health(Health::Down);
+        let server = base.server_mut(at);
+        server.set_health(Health::Down);
+        server.said_down = why.as_deref().map(Box::from);
+        let why = why.map_or(Cow::Borrowed(words), Cow::Owned);
         if was_ready {
-            base.log(Event::ServerDown { server: id, why, errno });
+            base.log(Event::ServerDown { server: id, why: why.clone(), errno });
         }
         if counts {
             let report = Report::Failed { server: id, failures, why };

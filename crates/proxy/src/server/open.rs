@@ -46,7 +46,8 @@ impl Servers {
                 let conn_key = pool.conn_keys.of(asks.conn_key);
                 let at = ServerAt { pool: asks.pool, server: server as u32 };
                 if let Some(why) = state.rests.why(conn_key, nth, base.now) {
-                    return self.stand_in_at(at, asks.conn_key, (nth, why)).ok_or(why);
+                    let stand_in = self.stand_in_at(at, asks.conn_key, (nth, why));
+                    return stand_in.ok_or(why.of_further());
                 }
                 Ok(self.connect(base, at, asks.conn_key, nth))
             }

@@ -96,7 +96,7 @@ impl Servers {
             return Err(Fault::SetupRefused);
         }
         if let Some(why) = self.state(at).rests.why(conn_key, PRIVATE, base.now) {
-            return Err(why);
+            return Err(why.of_further());
         }
         if !has_place(base) {
             return Err(Fault::PrivateFull);

@@ -11,6 +11,8 @@ const WELCOME: &str = "*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6
     $5\r\nproto\r\n:2\r\n$2\r\nid\r\n:5\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n\
     $4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
 const DOWN: &str = "-ERR s1: down, waiting for it to come back\r\n";
+const LOGIN_REFUSED: &str = "-ERR s1: down, waiting for it to come back (login refused: NOAUTH \
+                             Authentication required.)\r\n";
 const UNABLE: &str = "-ERR s1: no connection could be made, not sent\r\n";
 /// Longer than a client waits before its request counts as held.
 const WHILE: u64 = 50_000;
@@ -84,7 +86,7 @@ const FAILURES: [Failure; 5] = [
             let link = stage.establishes_with(&hello(2));
             stage.says(link, "-NOAUTH Authentication required.\r\n");
         },
-        DOWN,
+        LOGIN_REFUSED,
     ),
     (
         |stage| {

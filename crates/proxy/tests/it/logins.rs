@@ -594,10 +594,14 @@ fn a_server_that_refuses_our_login_is_down_and_is_sent_nothing() {
         assert_eq!(stage.closed, [link]);
         let words = refusal.split("\r\n").next().expect("a line");
         assert_eq!(stage.received(client), format!("SERVER_ERROR s0: login refused: {words}\r\n"));
-        let why = "login refused";
-        assert_eq!(stage.events, [Event::ServerDown { server: S0, why, errno: None }]);
-        assert_eq!(stage.reports, [Report::Failed { server: S0, failures: 1, why }]);
-        stage.expect_refused(client);
+        let why = format!("login refused: {words}");
+        let down = Event::ServerDown { server: S0, why: why.clone().into(), errno: None };
+        assert_eq!(stage.events, [down]);
+        let report = Report::Failed { server: S0, failures: 1, why: why.clone().into() };
+        assert_eq!(stage.reports, [report]);
+        stage.says(client, "get k\r\n");
+        let told = format!("SERVER_ERROR s0: down, waiting for it to come back ({why})\r\n");
+        assert_eq!(stage.received(client), told);
         // The file was corrected: the next probe sends the new password.
         stage.install(|plan| {
             let (name, password) = ("anna".to_string(), "new".to_string());

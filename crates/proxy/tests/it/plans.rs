@@ -487,7 +487,7 @@ fn every_failure_in_a_request_is_reported_until_a_request_is_answered() {
     for failures in 1..4 {
         let (link, _) = stage.connects.pop().expect("it is asked, then probed");
         stage.closes(link, Closed::Reset);
-        let report = Report::Failed { server: S0, failures, why };
+        let report = Report::Failed { server: S0, failures, why: why.into() };
         assert_eq!(stage.reports.pop(), Some(report));
         stage.passes(SECOND);
     }
@@ -630,8 +630,8 @@ fn a_server_without_an_address_is_down_until_a_plan_gives_it_one() {
     });
     assert_eq!(stage.healths(), ["s0 ready", "s1 down"]);
     let why = "its name does not resolve";
-    assert_eq!(stage.events, [Event::ServerDown { server: S1, why, errno: None }]);
-    assert_eq!(stage.reports, [Report::Failed { server: S1, failures: 1, why }]);
+    assert_eq!(stage.events, [Event::ServerDown { server: S1, why: why.into(), errno: None }]);
+    assert_eq!(stage.reports, [Report::Failed { server: S1, failures: 1, why: why.into() }]);
     stage.connect(0);
     let (client, key) = (stage.client(), stage.key_of(1));
     stage.says(client, &format!("get {key}\r\n"));
@@ -640,7 +640,7 @@ fn a_server_without_an_address_is_down_until_a_plan_gives_it_one() {
     let (probe, _) = *stage.connects.last().unwrap();
     stage.closes(probe, Closed::Reset);
     let last = stage.reports.last().cloned();
-    assert_eq!(last, Some(Report::Failed { server: S1, failures: 2, why }));
+    assert_eq!(last, Some(Report::Failed { server: S1, failures: 2, why: why.into() }));
     stage.install(|plan| plan.pools[0].servers[1] = server(S2, "s1"));
     stage.says(client, &format!("get {key}\r\n"));
     let (link, _) = *stage.connects.last().unwrap();

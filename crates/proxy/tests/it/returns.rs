@@ -197,7 +197,7 @@ fn a_server_that_answers_only_probes_is_asked_ever_more_seldom() {
 fn failed_probes_count_no_faster_than_before() {
     let mut outage = Outage::begin(OnFailure::Eject);
     let why = "connect failed";
-    assert_eq!(outage.stage.reports, [Report::Failed { server: S0, failures: 1, why }]);
+    assert_eq!(outage.stage.reports, [Report::Failed { server: S0, failures: 1, why: why.into() }]);
     let mut due = 0;
     for (failures, pause) in [(2, 50_000), (3, 100_000), (4, 200_000), (5, 400_000)] {
         outage.stage.reports.clear();
@@ -206,7 +206,10 @@ fn failed_probes_count_no_faster_than_before() {
             outage.until_probe();
             outage.refuse();
         }
-        assert_eq!(outage.stage.reports, [Report::Failed { server: S0, failures, why }]);
+        assert_eq!(
+            outage.stage.reports,
+            [Report::Failed { server: S0, failures, why: why.into() }]
+        );
         let late = outage.now - outage.since - due;
         assert!(late <= pause / 4 + limits::PROBE_FIRST_US, "{failures}: {late} us late");
         due += late;

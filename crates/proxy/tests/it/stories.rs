@@ -513,7 +513,7 @@ fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
     stage.establishes(probe);
     stage.expect_refused(client);
     stage.says(probe, "VERSION 1.6.18\r\n");
-    let down = Event::ServerDown { server: S0, why: "no reply in time", errno: None };
+    let down = Event::ServerDown { server: S0, why: "no reply in time".into(), errno: None };
     assert_eq!(stage.events, [down, Event::ServerBack { server: S0 }]);
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(probe), "get x\r\n", "the link that asked serves");
@@ -536,8 +536,8 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     assert_eq!(stage.received(client), "SERVER_ERROR s1: connect failed\r\n");
     let server = S0 + 1;
     let why = "connect failed";
-    assert_eq!(stage.events, [Event::ServerDown { server, why, errno: None }]);
-    assert_eq!(stage.reports, [Report::Failed { server, failures: 1, why }]);
+    assert_eq!(stage.events, [Event::ServerDown { server, why: why.into(), errno: None }]);
+    assert_eq!(stage.reports, [Report::Failed { server, failures: 1, why: why.into() }]);
     // The ring stays as it is until the decision.
     stage.says(client, &format!("get {key}\r\n"));
     assert_eq!(stage.received(client), "SERVER_ERROR s1: down, waiting for it to come back\r\n");

@@ -337,8 +337,10 @@ fn a_memcached_that_refuses_the_login_is_down_until_the_file_is_mended() {
     let expected = format!("SERVER_ERROR {server}: login refused: CLIENT_ERROR ");
     assert!(told.starts_with(&expected), "{told}");
     quickack.process.wait_for("that it is down", |said| {
-        said.contains(&format!("server {server} of pool alpha is down (login refused)"))
-            .then_some(())
+        said.contains(&format!(
+            "server {server} of pool alpha is down (login refused: CLIENT_ERROR unauthenticated)"
+        ))
+        .then_some(())
     });
     write(ours, "ours", "proxy:pass-word\n", 0o600);
     let said = quickack.admin_ok(&["reload"]);
