@@ -59,11 +59,15 @@ pub trait Bound: Sync {
     }
 
     /// Writes requests whose replies show whether a server executes blocks of ours. If it does not,
-    /// the link cannot be used for anything else afterwards.
+    /// the link may be in a block afterwards.
     fn write_trial(&self, _out: &mut Vec<u8>) {}
 
-    /// Reads the reply to the request of the trial with this number, at the start of `input`.
+    /// Writes the request that ends the block in which a trial has left a link.
+    fn write_trial_end(&self, _out: &mut Vec<u8>) {}
+
+    /// Reads the reply to the request of the trial with this number, at the start of `input`; the
+    /// number of the one that ends its block follows.
     fn read_trial(&self, _nth: usize, _input: &[u8]) -> Parsed<Trial> {
-        Parsed::Complete(Trial::Refused)
+        Parsed::Malformed("no trial")
     }
 }

@@ -39,7 +39,7 @@ pub use clients::{ClientFilter, ClientFlags, ClientLine, Inquiry, Told};
 pub use item::{Item, ItemKind};
 pub use message::{
     Adapted, Ask, Asked, BlockReply, Class, Command, Database, Extra, InTransaction, Keys, Local,
-    MarkUse, Parsed, Place, Progress, Quiet, Reach, Request, Resume, Shown, Span, Trial,
+    MarkUse, Parsed, Place, Progress, Quiet, Reach, Request, Resume, Shown, Span, Trial, Verdict,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};

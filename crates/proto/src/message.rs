@@ -210,16 +210,27 @@ pub enum InTransaction {
     Nothing,
 }
 
-/// The result of a reply to the trial, whether a server executes blocks.
+/// A reply to the trial, whether a server executes blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trial {
-    /// It is as it must be, and has this length. More follow.
-    GoesOn(usize),
-    /// It is the last one: the server executes blocks.
+pub struct Trial {
+    /// The length of its line.
+    pub len: usize,
+    pub is_last: bool,
+    pub verdict: Verdict,
+    /// Whether the link is in a block from here on, if that changes.
+    pub in_block: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is as it must be.
     Accepted,
+    /// An error.
     Refused,
     /// The server is busy, and says nothing of blocks now.
     Busy,
+    /// No server answers like this.
+    Wrong,
 }
 
 /// A reply within those to a block.

@@ -76,7 +76,9 @@ pub struct Conn {
     pub watches: Vec<u32>,
     /// The number of commands that its server has taken; a handshake is one.
     pub messages: u32,
-    /// Its first request was an empty transaction: the proxy tries whether its server has them.
+    /// That number when it was idle last.
+    pub idle_at: u32,
+    /// What it was sent then was an empty transaction: the proxy tries whether its server has them.
     pub is_trial: bool,
     /// It serves one client only.
     pub is_private: bool,
@@ -123,6 +125,7 @@ impl Conn {
             has_begun_block: false,
             watches: Vec::new(),
             messages: 0,
+            idle_at: 1,
             is_trial: false,
             is_spare: false,
             is_private: false,
@@ -134,10 +137,10 @@ impl Conn {
     /// Returns whether the proxy tries on it whether its server has transactions: it is a trial, or
     /// as much of one as has come.
     pub fn may_be_trial(&self) -> bool {
-        let rest = match self.messages {
-            1 => redis::TRIAL,
+        let rest = match self.messages.saturating_sub(self.idle_at) {
+            0 if self.messages > 0 => redis::TRIAL,
             // Whether or not its first command was refused.
-            2 if self.has_begun_block => &redis::TRIAL[redis::MULTI_LEN..],
+            1 if self.has_begun_block => &redis::TRIAL[redis::MULTI_LEN..],
             _ => return self.is_trial,
         };
         self.is_trial || rest.starts_with(&self.input)

@@ -441,6 +441,9 @@ impl World {
             let Some(mut conn) = self.conns[id.index()].take() else { return };
             assert!(conn.id == id && conn.is_up(), "a link is written that does not stand");
             let was_idle = conn.is_idle();
+            if was_idle {
+                conn.idle_at = conn.messages.max(1);
+            }
             let was_begun = self.is_begun(&conn);
             let before = conn.input.len();
             let room = conn.capacity.saturating_sub(before);

@@ -112,6 +112,10 @@ impl Bound for Servers {
         transaction::write_trial(out);
     }
 
+    fn write_trial_end(&self, out: &mut Vec<u8>) {
+        transaction::write_trial_end(out);
+    }
+
     fn read_trial(&self, nth: usize, input: &[u8]) -> Parsed<Trial> {
         transaction::read_trial(nth, input)
     }

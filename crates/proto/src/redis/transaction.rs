@@ -14,7 +14,7 @@ use super::reply::{self, Walk};
 use super::words::{bulk, open_array};
 use crate::{
     Ask, BlockReply, Class, InTransaction, Local, Parsed, Place, Reach, Refusal, Request, Trial,
-    block,
+    Verdict, block,
 };
 
 const SETS: &str = "inside MULTI: it would change the connection";
@@ -168,22 +168,34 @@ pub(super) fn write_trial(out: &mut Vec<u8>) {
     }
 }
 
+/// Ends the block in which a trial has left a link.
+pub(super) fn write_trial_end(out: &mut Vec<u8>) {
+    push("DISCARD", out);
+}
+
 pub(super) fn read_trial(nth: usize, input: &[u8]) -> Parsed<Trial> {
-    const ACCEPTED: [&[u8]; 4] = [b"+OK\r\n", b"+OK\r\n", b"+OK\r\n", b"*0\r\n"];
-    let expected = ACCEPTED[nth];
-    if input.starts_with(expected) {
-        let is_last = nth + 1 == ACCEPTED.len();
-        let trial = if is_last { Trial::Accepted } else { Trial::GoesOn(expected.len()) };
-        return Parsed::Complete(trial);
-    }
+    const OK: &[u8] = b"+OK\r\n";
+    // The last one is that to the end of a block.
+    const ACCEPTED: [&[u8]; 5] = [OK, OK, OK, b"*0\r\n", OK];
     // A busy server takes MULTI and DISCARD, and refuses EXEC with the second one.
     const BUSY: [&[u8]; 2] = [b"-BUSY ", b"-EXECABORT Transaction discarded because of: BUSY "];
-    let is_part = |whole: &[u8]| whole.starts_with(input);
-    match input {
-        _ if is_part(expected) || BUSY.into_iter().any(is_part) => Parsed::Incomplete,
-        _ if BUSY.iter().any(|busy| input.starts_with(busy)) => Parsed::Complete(Trial::Busy),
-        _ => Parsed::Complete(Trial::Refused),
-    }
+    let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
+        return Parsed::Incomplete;
+    };
+    let line = &input[..=end];
+    let is_accepted = line == ACCEPTED[nth];
+    let verdict = match line {
+        _ if is_accepted => Verdict::Accepted,
+        _ if BUSY.iter().any(|busy| line.starts_with(busy)) => Verdict::Busy,
+        _ if line.starts_with(b"-") => Verdict::Refused,
+        _ => Verdict::Wrong,
+    };
+    let in_block = match nth {
+        0 | 2 if is_accepted => Some(true),
+        _ if is_accepted || nth == 3 && line.starts_with(b"-EXECABORT ") => Some(false),
+        _ => None,
+    };
+    Parsed::Complete(Trial { len: line.len(), is_last: nth >= 3, verdict, in_block })
 }
 
 /// Puts the proxy's own answers in their places among the elements of a server's reply. A
@@ -311,20 +323,34 @@ mod tests {
 
     #[test]
     fn a_trial_succeeds_whole_or_not_at_all() {
-        for nth in 0..3 {
-            assert_eq!(read_trial(nth, b"+OK\r\n+OK"), Parsed::Complete(Trial::GoesOn(5)));
-            assert_eq!(read_trial(nth, b"+O"), Parsed::Incomplete);
-            assert_eq!(read_trial(nth, b"-ERR"), Parsed::Complete(Trial::Refused));
-            assert_eq!(read_trial(nth, b"-BUSY"), Parsed::Incomplete);
-            assert_eq!(read_trial(nth, b"-BUSY x"), Parsed::Complete(Trial::Busy));
-            let discarded = b"-EXECABORT Transaction discarded because of: BUSY Redis is busy";
-            assert_eq!(read_trial(nth, discarded), Parsed::Complete(Trial::Busy));
-            assert_eq!(read_trial(nth, b"-EXECABORT Transaction discarded b"), Parsed::Incomplete);
-            let other = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-            assert_eq!(read_trial(nth, other), Parsed::Complete(Trial::Refused));
+        use Verdict::{Accepted, Busy, Refused, Wrong};
+        let read = |nth: usize, line: &str| {
+            let (whole, more) = (format!("{line}\r\n"), format!("{line}\r\n+OK\r\n"));
+            assert_eq!(read_trial(nth, line.as_bytes()), Parsed::Incomplete);
+            assert_eq!(read_trial(nth, whole.as_bytes()), read_trial(nth, more.as_bytes()));
+            let Parsed::Complete(trial) = read_trial(nth, whole.as_bytes()) else {
+                panic!("{line} is whole");
+            };
+            assert_eq!((trial.len, trial.is_last), (whole.len(), nth >= 3));
+            (trial.verdict, trial.in_block)
+        };
+        let discarded = "-EXECABORT Transaction discarded because of: BUSY Redis is busy";
+        for nth in 0..5 {
+            let (is_exec, begins) = (nth == 3, nth == 0 || nth == 2);
+            let ok = if is_exec { (Wrong, None) } else { (Accepted, Some(begins)) };
+            assert_eq!(read(nth, "+OK"), ok);
+            assert_eq!(
+                read(nth, "*0"),
+                if is_exec { (Accepted, Some(false)) } else { (Wrong, None) }
+            );
+            assert_eq!(read(nth, "-BUSY x"), (Busy, None));
+            assert_eq!(read(nth, discarded), (Busy, is_exec.then_some(false)));
+            assert_eq!(read(nth, "-EXECABORT x"), (Refused, is_exec.then_some(false)));
+            assert_eq!(read(nth, "-ERR unknown command"), (Refused, None));
+            ["+QUEUED", "+OK ", ":", "*1"]
+                .iter()
+                .for_each(|one| assert_eq!(read(nth, one).0, Wrong));
         }
-        assert_eq!(read_trial(3, b"*0\r\n"), Parsed::Complete(Trial::Accepted));
-        assert_eq!(read_trial(3, b"+QUEUED\r\n"), Parsed::Complete(Trial::Refused));
     }
 
     #[test]

@@ -8,13 +8,16 @@
 //! On a server that has another name for one of the commands around a block, or forbids it to us,
 //! the requests would be executed one by one, or the link would stay in a transaction for all its
 //! clients. So a server gets its first block when a **trial** has shown that it executes blocks: on
-//! a link of its own, which is closed afterwards, with the login of all other links.
+//! a link of its own, which is closed afterwards, with the login of all other links. If the server
+//! takes no further link, one that clients share is tried when nothing is outstanding on it, while
+//! all that is asked meanwhile waits.
 
-use proto::{BlockReply, Item, ItemKind, Parsed, Trial, Upstream};
+use proto::{BlockReply, Item, ItemKind, Parsed, Trial, Upstream, Verdict};
 
 use super::link::{Handshake, Link, State};
 use super::message::{Late, Message, MessageForm, Payload, Steps};
 use super::open::{fault_of, is_out};
+use super::pair::{EARLY_REPLY, UNASKED};
 use super::rest::TRIAL;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
@@ -38,6 +41,17 @@ pub(super) enum Blocks {
     Accepted,
     /// It does not, for this reason. Then it is tried again.
     Refused(Fault, Time),
+}
+
+/// A trial that is under way.
+pub(super) struct TrialProgress {
+    /// Its link is one that clients share, and not there for the trial alone.
+    is_shared: bool,
+    /// The number of replies that have come.
+    replies: usize,
+    verdict: Verdict,
+    /// Its link is in a block.
+    in_block: bool,
 }
 
 /// A block on its way to a server.
@@ -80,10 +94,36 @@ impl Servers {
             return Err(Fault::SetupRefused);
         }
         if let Some(why) = state.rests.why(conn_key, TRIAL, base.now) {
-            return Err(why.of_further());
+            return self.try_shared(at, why);
         }
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
         self.state(at).blocks = Blocks::Tried(id);
+        Ok(false)
+    }
+
+    /// Has a link that clients share show whether its server executes blocks, since no other can be
+    /// made for this reason. Returns false, as that has to be waited for.
+    #[cold]
+    fn try_shared(&mut self, at: ServerAt, why: Fault) -> Result<bool, Fault> {
+        let places = self.states[at.pool as usize][at.server as usize].links.iter();
+        let shared = places.flat_map(|links| links.iter().skip(LinkClass::SPECIAL)).flatten();
+        let shared = shared.filter_map(|id| self.links.find(*id).map(|link| (*id, link)));
+        let shared = shared.filter(|(_, link)| !link.retiring);
+        let soonest = shared.min_by_key(|(_, link)| match link.is_up() {
+            true if !link.is_waiting() => 0,
+            true => 1,
+            false => 2,
+        });
+        let Some((id, _)) = soonest else { return Err(why.of_further()) };
+        if self.says_busy(id) {
+            return Err(Fault::Busy);
+        }
+        // One that is not up is tried when it has its answer.
+        if let Some(link) = self.links.find_mut(id).filter(|link| link.is_up()) {
+            link.prove_when_idle();
+            self.state(at).blocks = Blocks::Tried(id);
+            self.mark_dirty(id);
+        }
         Ok(false)
     }
 
@@ -142,8 +182,8 @@ impl Servers {
         Some(is_changed)
     }
 
-    /// Whether a link is there for a trial only.
-    pub(super) fn is_trial(&self, at: ServerAt, id: ConnId) -> bool {
+    /// Whether a link is to show whether its server executes blocks.
+    pub(super) fn is_tried(&self, at: ServerAt, id: ConnId) -> bool {
         self.states[at.pool as usize][at.server as usize].blocks == Blocks::Tried(id)
     }
 
@@ -155,39 +195,56 @@ impl Servers {
         }
     }
 
-    /// Reads the replies to a trial behind the answer to its handshake, and closes its link.
+    /// Reads the replies to a trial. A link that is there for it alone has seen enough when one of
+    /// them is not as it must be; on one that clients share, all of them are to come.
     pub(super) fn read_trial(&mut self, base: &mut Base, id: ConnId) -> Result<(), &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(()) };
-        let upstream = base.pool(link.at).upstream;
+        let (at, upstream) = (link.at, base.pool(link.at).upstream);
         // Each reply is progress.
         link.since = base.now;
-        let State::Handshake(Handshake { trial: Some(nth), .. }) = &mut link.state else {
-            return Ok(());
-        };
-        let blocks = loop {
-            match upstream.read_trial(*nth, &link.partial) {
-                Parsed::Incomplete => return Ok(()),
+        loop {
+            let Some(link) = self.links.find_mut(id) else { return Ok(()) };
+            let State::Handshake(Handshake { unsent, trial: Some(trial), .. }) = &mut link.state
+            else {
+                return Ok(());
+            };
+            let reply = match upstream.read_trial(trial.replies, &link.partial) {
+                Parsed::Complete(reply) => reply,
                 Parsed::Malformed(why) => return Err(why),
-                Parsed::Complete(Trial::GoesOn(len)) => {
-                    link.partial.drain(..len);
-                    *nth += 1;
+                Parsed::Incomplete if link.partial.len() > limits::HANDSHAKE_MAX => {
+                    return Err("a handshake without end");
                 }
-                Parsed::Complete(Trial::Accepted) => break Blocks::Accepted,
-                Parsed::Complete(Trial::Busy) => {
-                    self.note_busy_answer(base, id);
-                    break Blocks::Refused(Fault::Busy, base.now.after(limits::BUSY_PAUSE_US));
-                }
-                Parsed::Complete(Trial::Refused) => {
-                    let until = base.now.after(limits::CONN_KEY_PAUSE_US);
-                    break Blocks::Refused(Fault::NoBlocks, until);
-                }
+                Parsed::Incomplete => return Ok(()),
+            };
+            let is_shared = trial.is_shared;
+            if is_shared && reply.verdict == Verdict::Wrong {
+                return Err(BROKEN);
             }
-        };
-        self.end_trial(base, id, blocks);
-        Ok(())
+            trial.note(&reply);
+            let verdict = trial.verdict;
+            let busy = upstream.busy_line(&link.partial[..reply.len]);
+            link.partial.drain(..reply.len);
+            let is_over = reply.is_last || !is_shared && verdict != Verdict::Accepted;
+            if is_over && is_shared && !unsent.is_empty() {
+                return Err(EARLY_REPLY);
+            }
+            if is_over && is_shared && !link.partial.is_empty() {
+                return Err(UNASKED);
+            }
+            if let Some(line) = busy {
+                self.note_busy_line(base, at, Some(&line));
+            }
+            if is_over {
+                match is_shared {
+                    true => self.end_shared_trial(base, id),
+                    false => self.end_trial(base, id, Blocks::shown_by(verdict, base.now)),
+                }
+                return Ok(());
+            }
+        }
     }
 
-    /// Ends a trial with this result.
+    /// Ends the trial on a link that is there for it alone with this result, and closes the link.
     pub(super) fn end_trial(&mut self, base: &mut Base, id: ConnId, blocks: Blocks) {
         let Some(link) = self.links.find_mut(id) else { return };
         base.spares.give(std::mem::take(&mut link.partial));
@@ -196,6 +253,34 @@ impl Servers {
         state.blocks = blocks;
         state.rests.end(conn_key, TRIAL);
         self.close_quietly(base, id);
+    }
+
+    /// Has the clients of a link that was tried use it again, when it is in no block. If it stays
+    /// in one, they get another.
+    fn end_shared_trial(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let at = link.at;
+        let State::Handshake(Handshake { unsent, trial: Some(trial), .. }) = &mut link.state else {
+            return;
+        };
+        if trial.in_block && trial.replies == TRIAL_REPLIES {
+            base.pool(at).upstream.write_trial_end(unsent);
+            return self.mark_dirty(id);
+        }
+        let (in_block, blocks) = (trial.in_block, Blocks::shown_by(trial.verdict, base.now));
+        self.state(at).blocks = blocks;
+        if !in_block {
+            self.repeat_handshake(base, id);
+            return self.mark_dirty(id);
+        }
+        if let Some(link) = self.links.find_mut(id) {
+            // Its server is well.
+            link.proven = true;
+        }
+        self.renew(base, id);
+        self.close_link(base, id, Fault::LinkLost);
+        // It is the same server as before.
+        self.state(at).blocks = blocks.after_trap(base.now);
     }
 }
 
@@ -210,6 +295,25 @@ impl Servers {
 }
 
 impl Blocks {
+    fn shown_by(verdict: Verdict, now: Time) -> Blocks {
+        let refused = |why, pause| Blocks::Refused(why, now.after(pause));
+        match verdict {
+            Verdict::Accepted => Blocks::Accepted,
+            Verdict::Busy => refused(Fault::Busy, limits::BUSY_PAUSE_US),
+            Verdict::Refused | Verdict::Wrong => {
+                refused(Fault::NoBlocks, limits::CONN_KEY_PAUSE_US)
+            }
+        }
+    }
+
+    /// Returns what a trial has shown that has cost clients their link: the next one waits longer.
+    fn after_trap(self, now: Time) -> Blocks {
+        match self {
+            Blocks::Refused(why, _) => Blocks::Refused(why, now.after(limits::TRAP_PAUSE_US)),
+            other => other,
+        }
+    }
+
     /// Returns what is known when a link of the server is lost. If that was up, it may not be the
     /// same server any more.
     pub(super) fn after_loss(self, link: ConnId, was_up: bool) -> Blocks {
@@ -218,6 +322,24 @@ impl Blocks {
             Blocks::Tried(one) if one == link => Blocks::Unknown,
             other => other,
         }
+    }
+}
+
+impl TrialProgress {
+    pub(super) fn new(is_shared: bool) -> TrialProgress {
+        TrialProgress { is_shared, replies: 0, verdict: Verdict::Accepted, in_block: false }
+    }
+
+    pub(super) fn has_replies(&self) -> bool {
+        self.replies > 0
+    }
+
+    fn note(&mut self, reply: &Trial) {
+        self.replies += 1;
+        if self.verdict == Verdict::Accepted {
+            self.verdict = reply.verdict;
+        }
+        self.in_block = reply.in_block.unwrap_or(self.in_block);
     }
 }
 
@@ -267,4 +389,6 @@ impl Message {
     }
 }
 
+/// So many replies a trial has; that to the end of its block comes behind them.
+const TRIAL_REPLIES: usize = 4;
 const BROKEN: &str = "not a possible reply within a transaction";

@@ -160,7 +160,9 @@ impl Servers {
     pub(crate) fn is_free(&self, base: &Base, asks: &Requester, server: usize) -> bool {
         let is_held = self.states[asks.pool()][server].silence.hold == Hold::On;
         let is_held = is_held && asks.class != LinkClass::Control;
-        let is_free = |link: &Link| link.is_up() && link.outstanding.is_empty() && !is_held;
+        let is_free = |link: &Link| {
+            link.is_up() && !link.must_prove && link.outstanding.is_empty() && !is_held
+        };
         self.find_link(base, asks, server).is_some_and(is_free)
     }
 

@@ -5,10 +5,10 @@
 use metrics::ServerCounter;
 use proto::{Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Parsed};
 
-use super::block::Blocks;
+use super::block::{Blocks, TrialProgress};
 use super::link::{Handshake, Link, State};
 use super::message::Message;
-use super::pair::EARLY_REPLY;
+use super::pair::{EARLY_REPLY, UNASKED};
 use super::state::Proof;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Source;
@@ -27,7 +27,7 @@ impl Servers {
         link.begin_handshake(base, login);
         let (at, begun) = (link.at, link.begun);
         self.note_connect(base, at, begun);
-        if self.is_trial(at, id) {
+        if self.is_tried(at, id) {
             self.begin_trial(base, id);
         }
         let state = self.state(at);
@@ -41,10 +41,16 @@ impl Servers {
     }
 
     /// Repeats the handshake with a server that may have fallen silent, on a link on which it owes
-    /// nothing.
+    /// nothing. A trial goes ahead of it.
     pub(super) fn repeat_handshake(&mut self, base: &mut Base, id: ConnId) {
+        let Some(at) = self.at(id) else { return };
+        let is_tried = self.is_tried(at, id);
         let Some(link) = self.links.find_mut(id) else { return };
-        link.begin_handshake(base, None);
+        if is_tried {
+            link.begin_trial(base);
+        } else {
+            link.begin_handshake(base, None);
+        }
         self.arm(base, id);
     }
 
@@ -70,7 +76,7 @@ impl Servers {
         let (at, until) = (link.at, base.now.after(limits::BUSY_PAUSE_US));
         (link.since, link.look_at) = (base.now, Some(until));
         self.note_busy_answer(base, id);
-        if self.is_trial(at, id) {
+        if self.is_tried(at, id) {
             return self.end_trial(base, id, Blocks::Refused(Fault::Busy, until));
         }
         if self.state(at).probe == Some(id) {
@@ -105,21 +111,23 @@ impl Servers {
         id: ConnId,
         source: Source<'_>,
     ) -> Result<(), &'static str> {
+        let Some(at) = self.at(id) else { return Ok(()) };
+        let is_trial = self.is_tried(at, id);
         let Some(link) = self.links.find_mut(id) else { return Ok(()) };
         let State::Handshake(Handshake { unsent, begun, login, trial, .. }) = &link.state else {
             return Ok(());
         };
-        let is_trial =
-            self.states[link.at.pool as usize][link.at.server as usize].blocks == Blocks::Tried(id);
         // A server answers the first requests of a trial before it has all of them.
         let is_early = !(unsent.is_empty() || is_trial && *begun);
+        if trial.is_some() && !*begun {
+            return Err(EARLY_REPLY);
+        }
         link.partial.extend_from_slice(source.bytes);
         if trial.is_some() {
-            let at = link.at;
             self.note_life(base, at);
             return self.read_trial(base, id);
         }
-        let pool = base.pool(link.at);
+        let pool = base.pool(at);
         let conn_key = link.asked_conn_key(base);
         let answer = pool.upstream.read_handshake(*login, conn_key, &link.partial);
         // A full server says so at once.
@@ -138,7 +146,6 @@ impl Servers {
                 return Ok(());
             }
             Parsed::Complete(HandshakeReply::SetupRefused) => {
-                let at = link.at;
                 self.note_life(base, at);
                 self.close_link(base, id, Fault::SetupRefused);
                 return Ok(());
@@ -148,7 +155,6 @@ impl Servers {
                 return Ok(());
             }
             Parsed::Complete(HandshakeReply::Busy) => {
-                let at = link.at;
                 self.note_life(base, at);
                 self.await_busy(base, id);
                 return Ok(());
@@ -158,17 +164,16 @@ impl Servers {
             Parsed::Malformed(why) => return Err(why),
         };
         if is_trial {
-            let at = link.at;
             self.note_life(base, at);
             let Some(link) = self.links.find_mut(id) else { return Ok(()) };
             link.partial.drain(..len);
             if let State::Handshake(handshake) = &mut link.state {
-                handshake.trial = Some(0);
+                handshake.trial = Some(TrialProgress::new(false));
             }
             return self.read_trial(base, id);
         }
         if len < link.partial.len() {
-            return Err("a reply that was not asked for");
+            return Err(UNASKED);
         }
         if link.class == LinkClass::Private {
             link.own.note_welcome(pool.upstream, &link.partial);
@@ -296,11 +301,23 @@ impl Servers {
 }
 
 impl Link {
+    /// Returns the number of unsent bytes that leave before it repeats the handshake.
+    pub(super) fn ahead_of_proof(&self) -> usize {
+        let ahead = self.ahead_of_proof.min(self.queued).saturating_sub(self.sent);
+        self.begun().max(ahead as usize)
+    }
+
+    /// Has it repeat the handshake as soon as nothing is outstanding on it.
+    pub(super) fn prove_when_idle(&mut self) {
+        (self.must_prove, self.ahead_of_proof) = (true, self.queued);
+    }
+
     /// Whether it has repeated its handshake by then, and nothing has come.
     pub(super) fn is_unanswered_since(&self, time: Time) -> bool {
-        let repeats = matches!(self.state, State::Handshake(_)) && self.was_up();
-        let has_come = self.look_at.is_some() || !self.partial.is_empty();
-        repeats && !has_come && self.begun <= time
+        let State::Handshake(Handshake { trial, .. }) = &self.state else { return false };
+        let has_replies = trial.as_ref().is_some_and(TrialProgress::has_replies);
+        let has_come = self.look_at.is_some() || !self.partial.is_empty() || has_replies;
+        self.was_up() && !has_come && self.begun <= time
     }
 
     /// Returns the connection key that its handshake asks for. The requests on a control link
@@ -325,9 +342,22 @@ impl Link {
         let mut unsent = Vec::new();
         pool.upstream.write_handshake(login, self.asked_conn_key(base), &mut unsent);
         let login = login.is_some();
-        let was_busy = matches!(self.state, State::Handshake(_));
+        let was_busy = matches!(&self.state, State::Handshake(shake) if shake.trial.is_none());
         let (begun, trial) = (false, None);
-        self.set_state(State::Handshake(Handshake { unsent, begun, login, was_busy, trial }));
+        self.begin(base, Handshake { unsent, begun, login, was_busy, trial });
+    }
+
+    /// Writes the trial on a link that clients share.
+    fn begin_trial(&mut self, base: &Base) {
+        let mut unsent = Vec::new();
+        base.pool(self.at).upstream.write_trial(&mut unsent);
+        let (begun, login, was_busy) = (false, false, false);
+        let trial = Some(TrialProgress::new(true));
+        self.begin(base, Handshake { unsent, begun, login, was_busy, trial });
+    }
+
+    fn begin(&mut self, base: &Base, handshake: Handshake) {
+        self.set_state(State::Handshake(handshake));
         (self.since, self.must_prove) = (base.now, false);
         if self.proven {
             self.begun = base.now;

@@ -43,8 +43,11 @@ impl Servers {
             return;
         }
         link.owes = owes;
-        let at = link.at;
+        let (at, must_prove) = (link.at, link.must_prove);
         if !owes {
+            if must_prove {
+                self.mark_dirty(id);
+            }
             return self.count_link_settled(at);
         }
         let silence = &mut self.state(at).silence;
@@ -144,11 +147,13 @@ impl Servers {
     pub(super) fn may_write(&mut self, base: &mut Base, id: ConnId) -> bool {
         let Some(link) = self.links.find(id) else { return false };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let may_begin = state.silence.hold == Hold::Off || link.class.is_never_held();
+        let has_ahead = link.must_prove && link.ahead_of_proof() > 0;
+        let may_begin = (state.silence.hold == Hold::Off || link.class.is_never_held())
+            && (!link.must_prove || has_ahead);
         match &link.state {
             State::Connecting => false,
             State::Handshake(handshake) => !handshake.unsent.is_empty(),
-            State::Up(_) if link.must_prove && !link.is_waiting() => {
+            State::Up(_) if link.must_prove && !link.is_waiting() && !has_ahead => {
                 self.repeat_handshake(base, id);
                 true
             }

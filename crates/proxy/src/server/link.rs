@@ -22,6 +22,7 @@ use proto::{Progress, Upstream};
 
 use super::around::Around;
 use super::batch::Batch;
+use super::block::TrialProgress;
 use super::costs::Costs;
 use super::effort::{Answered, WorkTurn};
 use super::inflight::InflightLimit;
@@ -125,8 +126,10 @@ pub(super) struct Link {
     pub(super) around: Around,
     /// It is counted among the links on which its server owes a reply.
     pub(super) owes: bool,
-    /// It repeats the handshake before anything else is sent.
+    /// It repeats the handshake before anything else is sent, but for what was queued by that
+    /// offset.
     pub(super) must_prove: bool,
+    pub(super) ahead_of_proof: u64,
     /// It has received a reply, so its loss is not a failure to connect.
     pub(super) proven: bool,
     /// Bytes held, as last reported to the memory account.
@@ -152,8 +155,8 @@ pub(super) struct Handshake {
     /// It contains a login; and a busy server has refused it before.
     pub(super) login: bool,
     pub(super) was_busy: bool,
-    /// How many replies to the trial behind it have come, once its own answer has.
-    pub(super) trial: Option<usize>,
+    /// The trial, once the answer to the handshake has come, or where it goes ahead of that.
+    pub(super) trial: Option<TrialProgress>,
 }
 
 impl Link {
@@ -211,6 +214,7 @@ impl Link {
             around: Around::default(),
             owes: false,
             must_prove: false,
+            ahead_of_proof: 0,
             proven: false,
             counted: 0,
         }
@@ -446,6 +450,7 @@ impl Link {
             start += len;
         }
         self.queued -= gone;
+        self.ahead_of_proof = self.ahead_of_proof.min(self.queued);
         if !cuts.is_empty() {
             self.out.cut(&cuts);
         }

@@ -122,7 +122,7 @@ impl Servers {
             return Ok(body.take(rest));
         }
         let Some(message) = link.outstanding.front_mut() else {
-            return Err("a reply that was not asked for");
+            return Err(UNASKED);
         };
         let upstream = base.pool(link.at).upstream;
         if message.end > link.sent {
@@ -487,6 +487,7 @@ fn check_late(
 
 pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length that its head gives";
 pub(super) const EARLY_REPLY: &str = "a reply before its request was sent";
+pub(super) const UNASKED: &str = "a reply that was not asked for";
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";

@@ -130,7 +130,9 @@ impl Servers {
         let (probe, judge) = (state.probe, state.judge.take());
         // One that has taken a place retires as the others do.
         let judge = judge.filter(|id| !state.has_place(*id));
-        if let Blocks::Tried(trial) = state.blocks {
+        if let Blocks::Tried(trial) = state.blocks
+            && !self.links.find(trial).is_some_and(Link::was_up)
+        {
             self.end_trial(base, trial, Blocks::Unknown);
         }
         for id in probe.into_iter().chain(judge) {
@@ -196,7 +198,9 @@ impl Servers {
         base.memory.change(&mut link.counted, 0);
         base.actions.push_back(Action::Close(id));
         base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);
-        self.state(link.at).forget(id);
+        let state = self.state(link.at);
+        state.forget(id);
+        state.blocks = state.blocks.after_loss(id, false);
         self.forget_last(base, link.at);
         base.gauges_changed = true;
         self.events.push_back(LinkEvent::Known(link.at, base.hold_after(link.at)));

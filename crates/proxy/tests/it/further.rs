@@ -72,28 +72,6 @@ fn refuses(stage: &mut Stage) {
     stage.closes(link, Closed::Eof);
 }
 
-#[test]
-fn a_transaction_at_a_full_server_reads_its_words_and_is_not_tried_for_ever() {
-    let (mut stage, link, client) = served(|_| {});
-    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    refuses(&mut stage);
-    stage.end_turn();
-    assert_eq!(stage.connects, [], "not at once again");
-    assert_eq!(stage.received(client), format!("+OK\r\n+QUEUED\r\n{TOLD_FULL}"));
-    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    stage.end_turn();
-    assert_eq!(stage.received(client), format!("+OK\r\n+QUEUED\r\n{TOLD_FULL}"));
-    assert_eq!(stage.connects, []);
-    serves(&mut stage, link, client);
-    // There is room again.
-    stage.passes(SECOND);
-    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    stage.end_turn();
-    let one = stage.establishes_with(&trial());
-    stage.says(one, &format!("{WELCOME}+OK\r\n+OK\r\n+OK\r\n*0\r\n"));
-    assert_eq!(stage.turn(link), all(&["MULTI", "GET k", "EXEC"]));
-}
-
 /// Its links do not tell of another server.
 #[test]
 fn a_link_that_is_refused_makes_nobody_try_transactions_anew() {

@@ -41,6 +41,7 @@ mod third;
 mod topics;
 mod topics_at_random;
 mod transactions;
+mod trials;
 mod values;
 mod verdicts;
 mod waits_at_random;

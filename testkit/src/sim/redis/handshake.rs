@@ -83,6 +83,8 @@ impl Server {
             Trick::ErrorLine | Trick::None | Trick::NoSocket => {}
         }
         conn.conn_key = Some(conn_key);
+        // A link that clients share may have been tried before.
+        conn.is_trial = false;
         Some(text.len())
     }
 

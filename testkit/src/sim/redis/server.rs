@@ -71,7 +71,7 @@ impl Server {
         if conn.queue.is_some() || matches!(words.name.as_str(), "MULTI" | "EXEC" | "DISCARD") {
             let len = words.len;
             // The handshake is one message. The proxy sends DISCARD for nothing else.
-            conn.is_trial |= conn.messages == 1 && input.starts_with(super::TRIAL);
+            conn.is_trial |= conn.messages == conn.idle_at && input.starts_with(super::TRIAL);
             conn.is_trial |= words.name == "DISCARD";
             self.serve_transaction(words, conn, place);
             return Some(len);

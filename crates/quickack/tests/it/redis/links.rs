@@ -213,9 +213,14 @@ fn a_client_that_is_closed_for_a_mistake_while_it_writes_reads_why() {
     }
 }
 
-/// A client before a Redis that then has as many clients as it may have: the others are direct.
 fn full() -> (Redis, Quickack, Speaker, Vec<Speaker>) {
     let redis = Redis::start_with(Family::Redis70, &["--maxclients", "20"]);
+    let (quickack, quiet, direct) = fill(&redis);
+    (redis, quickack, quiet, direct)
+}
+
+/// A client before a Redis that then has as many clients as it may have: the others are direct.
+fn fill(redis: &Redis) -> (Quickack, Speaker, Vec<Speaker>) {
     let quickack = with_workers(1, &[redis.address], &EJECT);
     let mut quiet = Speaker::connect(quickack.address());
     assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
@@ -228,7 +233,7 @@ fn full() -> (Redis, Quickack, Speaker, Vec<Speaker>) {
             _ => break,
         }
     }
-    (redis, quickack, quiet, direct)
+    (quickack, quiet, direct)
 }
 
 #[test]
@@ -250,18 +255,37 @@ fn info(direct: &mut Speaker, name: &str) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
-/// A transaction needs another link only the first time.
+/// The first one has to show that the server executes transactions, on the link that is there.
 #[test]
-fn a_transaction_before_a_full_redis_reads_why_and_is_not_tried_for_ever() {
-    let (_redis, _quickack, mut quiet, mut direct) = full();
+fn a_transaction_before_a_full_redis_takes_the_link_that_is_there() {
+    let (_redis, quickack, mut quiet, mut direct) = full();
     let before = info(&mut direct[0], "rejected_connections");
-    const ROUNDS: u64 = 200;
-    for _ in 0..ROUNDS {
+    let mut other = Speaker::connect(quickack.address());
+    for round in 1..=200 {
+        other.send(b"INCR m\r\n");
         assert_eq!(quiet.say("MULTI"), Reply::Simple(OK.into()));
         quiet.say("INCR n");
-        let told = quiet.say("EXEC");
+        assert_eq!(quiet.say("EXEC"), Reply::Array(vec![Reply::Integer(round)]));
+        assert_eq!(other.reply(), Ok(Reply::Integer(round)));
+    }
+    let tries = info(&mut direct[0], "rejected_connections") - before;
+    assert_eq!(tries, 1, "connections");
+}
+
+/// Whoever has no link to try waits for no place, and connects no more often than the pauses let
+/// it.
+#[test]
+fn a_transaction_before_a_full_redis_without_any_link_reads_why() {
+    let (redis, _quickack, _quiet, mut direct) = full();
+    let quickack = with_workers(1, &[redis.address], &EJECT);
+    let before = info(&mut direct[0], "rejected_connections");
+    let mut client = Speaker::connect(quickack.address());
+    const ROUNDS: u64 = 200;
+    for _ in 0..ROUNDS {
+        assert_eq!(client.say("MULTI"), Reply::Simple(OK.into()));
+        client.say("INCR n");
+        let told = client.say("EXEC");
         assert!(told.error().contains("max number of clients reached"), "{told:?}");
-        assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
     }
     let tries = info(&mut direct[0], "rejected_connections") - before;
     // The pauses grow from 10 ms on.
@@ -269,12 +293,33 @@ fn a_transaction_before_a_full_redis_reads_why_and_is_not_tried_for_ever() {
     direct.truncate(1);
     let mut done = Reply::Null(b'$');
     wait_until("there is room again", || {
-        quiet.say("MULTI");
-        quiet.say("INCR n");
-        done = quiet.say("EXEC");
+        client.say("MULTI");
+        client.say("INCR n");
+        done = client.say("EXEC");
         !done.is_error()
     });
     assert_eq!(done, Reply::Array(vec![Reply::Integer(1)]));
+}
+
+/// A client whose transactions cannot be executed takes nobody's link away.
+#[test]
+fn a_full_redis_without_transactions_keeps_the_link_that_is_there() {
+    for name in ["MULTI", "DISCARD", "EXEC"] {
+        let redis = Redis::start_with(
+            Family::Redis70,
+            &["--maxclients", "20", "--rename-command", name, ""],
+        );
+        let (quickack, mut quiet, direct) = fill(&redis);
+        for _ in 0..3 {
+            quiet.say("MULTI");
+            quiet.say("INCR n");
+            let told = quiet.say("EXEC");
+            assert!(told.error().contains("s1: does not execute MULTI"), "{name}: {told:?}");
+            assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
+        }
+        assert_eq!(harness::total(&quickack, "link_lost_total"), 0);
+        drop(direct);
+    }
 }
 
 #[test]
