@@ -31,7 +31,7 @@ pub fn compare(file: &Path, passed: &BTreeSet<String>, write: bool) -> Outcome {
 }
 
 /// Reads a list; a suite without a file has an empty list.
-fn read(file: &Path) -> BTreeSet<String> {
+pub fn read(file: &Path) -> BTreeSet<String> {
     std::fs::read_to_string(file).map(|text| unfold(&text)).unwrap_or_default()
 }
 
