@@ -302,6 +302,8 @@ impl Servers {
 
 impl Link {
     /// Returns the number of unsent bytes that leave before it repeats the handshake.
+    #[cold]
+    #[inline(never)]
     pub(super) fn ahead_of_proof(&self) -> usize {
         let ahead = self.ahead_of_proof.min(self.queued).saturating_sub(self.sent);
         self.begun().max(ahead as usize)

@@ -43,11 +43,8 @@ impl Servers {
             return;
         }
         link.owes = owes;
-        let (at, must_prove) = (link.at, link.must_prove);
+        let at = link.at;
         if !owes {
-            if must_prove {
-                self.mark_dirty(id);
-            }
             return self.count_link_settled(at);
         }
         let silence = &mut self.state(at).silence;

@@ -236,7 +236,8 @@ impl Servers {
         if message.effort.may_be_long() {
             link.answered.add(message.effort, kind, message.ask.command, base.reply.sent);
         }
-        let (at, batch_waits) = (link.at, link.batch.is_some());
+        // A batch, or a handshake that is to be repeated.
+        let (at, waits) = (link.at, link.batch.is_some() || link.must_prove);
         link.replies = link.replies.wrapping_add(1);
         // One in eight tells enough, and the first tells of a link of which nothing is known.
         let is_sample = link.replies.is_multiple_of(8) || link.replies == 1;
@@ -273,7 +274,7 @@ impl Servers {
         if owes_nothing {
             self.note_owing(base, id);
         }
-        if batch_waits && !bug!(LeaveGathered) {
+        if waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
         }
         if message.is_late() {
