@@ -19,6 +19,7 @@ use super::message::{Late, Message, MessageForm, Payload, Steps};
 use super::open::{fault_of, is_out};
 use super::pair::{EARLY_REPLY, UNASKED};
 use super::rest::TRIAL;
+use super::state::ServerState;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -94,7 +95,7 @@ impl Servers {
             return Err(Fault::SetupRefused);
         }
         if let Some(why) = state.rests.why(conn_key, TRIAL, base.now) {
-            return self.try_shared(at, why);
+            return self.try_shared(base, at, why);
         }
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
         self.state(at).blocks = Blocks::Tried(id);
@@ -104,11 +105,19 @@ impl Servers {
     /// Has a link that clients share show whether its server executes blocks, since no other can be
     /// made for this reason. Returns false, as that has to be waited for.
     #[cold]
-    fn try_shared(&mut self, at: ServerAt, why: Fault) -> Result<bool, Fault> {
+    fn try_shared(&mut self, base: &Base, at: ServerAt, why: Fault) -> Result<bool, Fault> {
+        // A server that has read a trial and ended its link, or was silent, may do so again.
+        let has_read = !matches!(why, Fault::Refused | Fault::LoginRefused | Fault::ConnectTimeout);
+        if has_read || self.state(at).shares_no_trial_until > base.now {
+            return Err(why.of_further());
+        }
         let places = self.states[at.pool as usize][at.server as usize].links.iter();
         let shared = places.flat_map(|links| links.iter().skip(LinkClass::SPECIAL)).flatten();
         let shared = shared.filter_map(|id| self.links.find(*id).map(|link| (*id, link)));
-        let shared = shared.filter(|(_, link)| !link.retiring);
+        // What waits meanwhile is to have its own time left.
+        let most = base.pool(at).plan.timeouts.queue / TRIAL_SHARE;
+        let is_near = |link: &Link| !link.is_up() || link.trip <= most;
+        let shared = shared.filter(|(_, link)| !link.retiring && is_near(link));
         let soonest = shared.min_by_key(|(_, link)| match link.is_up() {
             true if !link.is_waiting() => 0,
             true => 1,
@@ -343,6 +352,19 @@ impl TrialProgress {
     }
 }
 
+impl ServerState {
+    /// Notes that a link is lost, and with it what it has shown.
+    pub(super) fn note_blocks_lost(&mut self, id: ConnId, link: &Link, now: Time) {
+        let is_shared = |trial: &TrialProgress| trial.is_shared;
+        if let State::Handshake(Handshake { trial, .. }) = &link.state
+            && trial.as_ref().is_some_and(is_shared)
+        {
+            self.shares_no_trial_until = now.after(limits::TRAP_PAUSE_US);
+        }
+        self.blocks = self.blocks.after_loss(id, link.was_up());
+    }
+}
+
 impl Link {
     /// Notes that the last message is a block with so many replies before its own. The server
     /// watches nothing any more when it has executed it, but for what is watched behind it.
@@ -389,6 +411,8 @@ impl Message {
     }
 }
 
+/// The round trips of a trial on a link that clients share, and some more.
+const TRIAL_SHARE: u64 = 8;
 /// So many replies a trial has; that to the end of its block comes behind them.
 const TRIAL_REPLIES: usize = 4;
 const BROKEN: &str = "not a possible reply within a transaction";

@@ -293,7 +293,7 @@ impl Servers {
         let place = self.place_of(id, &link);
         let state = self.state(at);
         state.forget(id);
-        state.blocks = state.blocks.after_loss(id, link.was_up());
+        state.note_blocks_lost(id, &link, base.now);
         self.forget_last(base, at);
         if link.class == LinkClass::Subscribed {
             self.forget_topics(base, &link, fault);

@@ -42,6 +42,8 @@ pub(super) struct ServerState {
     pub(super) alive: usize,
     /// Whether it executes blocks of ours.
     pub(super) blocks: Blocks,
+    /// Until then no link that clients share is tried, since one has not come back from that.
+    pub(super) shares_no_trial_until: Time,
     /// The link that probes whether it is back.
     pub(super) probe: Option<ConnId>,
     /// When the next probe is due. A timer set for another time is ignored.
@@ -165,6 +167,7 @@ impl ServerState {
             links: Vec::new(),
             alive: 0,
             blocks: Blocks::Unknown,
+            shares_no_trial_until: Time(0),
             probe: None,
             probe_at: None,
             unable_until: Time(0),

@@ -27,12 +27,23 @@ fn block() -> String {
 
 /// A server, a link that two clients share, and these.
 fn shared() -> (Stage, ConnId, [ConnId; 2]) {
+    shared_at(0)
+}
+
+fn far() -> (Stage, ConnId, [ConnId; 2]) {
+    shared_at(SECOND / 4)
+}
+
+/// As `shared`, so far from the server.
+fn shared_at(trip: u64) -> (Stage, ConnId, [ConnId; 2]) {
     let mut stage = Stage::new(&["s0"], |pool| {
         pool.protocol = protocol("redis").expect("the table has it");
         (pool.distribution, pool.preconnect) = (Distribution::Modula, true);
         (pool.class_links, pool.hold_after) = (0, None);
     });
-    let link = comes_up(&mut stage);
+    let link = stage.establishes_with(HELLO);
+    stage.passes(trip);
+    stage.says(link, WELCOME);
     let clients = [stage.client(), stage.client()];
     stage.says(clients[0], "GET k\r\n");
     assert_eq!(stage.turn(link), resp("GET k"));
@@ -222,23 +233,61 @@ fn a_trial_on_a_shared_link_believes_nothing_that_was_not_asked_for() {
     }
 }
 
-/// Its clients wait for another one.
+/// Its server may be one that ends every link with a transaction on it.
 #[test]
-fn a_link_that_ends_within_its_trial_costs_nobody_a_request() {
+fn a_link_that_ends_within_its_trial_loses_nothing_and_the_next_is_not_tried() {
     let (mut stage, link, [client, other]) = tried();
     stage.says(other, "SET l 1\r\n");
     stage.says(link, "+OK\r\n");
     stage.closes(link, Closed::Reset);
     stage.end_turn();
     let next = comes_up(&mut stage);
-    assert_eq!(stage.turn(next), resp("SET l 1"), "it is there before the trial");
+    assert_eq!(stage.turn(next), resp("SET l 1"));
     stage.says(next, "+OK\r\n");
-    assert_eq!(stage.turn(next), trial());
-    stage.says(next, "+OK\r\n+OK\r\n+OK\r\n*0\r\n");
-    assert_eq!(stage.turn(next), HELLO);
-    stage.says(next, WELCOME);
-    assert_eq!(stage.turn(next), block());
-    assert_eq!((stage.received(other), stage.received(client)), ("+OK\r\n".into(), QUEUED.into()));
+    assert_eq!(stage.received(other), "+OK\r\n");
+    assert_eq!(stage.received(client), format!("{QUEUED}{TOLD_FULL}"));
+    for _ in 0..3 {
+        stage.passes(SECOND);
+        stage.says(client, TRANSACTION);
+        refuses(&mut stage);
+        assert_eq!(stage.turn(next), "");
+        assert_eq!(stage.received(client), format!("{QUEUED}{TOLD_FULL}"));
+    }
+}
+
+/// It ends, or does not answer, what is there for the trial alone: those who share a link are
+/// spared that.
+#[test]
+fn a_server_that_reads_a_trial_and_does_not_answer_is_tried_on_no_shared_link() {
+    for is_silent in [false, true] {
+        let (mut stage, link, [client, other]) = shared();
+        stage.says(client, TRANSACTION);
+        stage.end_turn();
+        let one = stage.establishes_with(&(HELLO.to_string() + &trial()));
+        stage.says(one, WELCOME);
+        if is_silent {
+            stage.passes(stage.plan.pools[0].timeouts.reply);
+        } else {
+            stage.closes(one, Closed::Eof);
+        }
+        stage.says(other, "GET l\r\n");
+        assert_eq!(stage.turn(link), HELLO, "idle links are asked whether the server works");
+        stage.says(link, WELCOME);
+        assert_eq!(stage.turn(link), resp("GET l"));
+        let told = stage.received(client);
+        assert!(told.contains("-ERR s0: ") && !stage.closed.contains(&link), "{told}");
+    }
+}
+
+/// What waits for the round trips of a trial would not be sent in time.
+#[test]
+fn a_link_that_is_far_is_not_tried() {
+    let (mut stage, link, [client, other]) = far();
+    stage.says(client, TRANSACTION);
+    refuses(&mut stage);
+    stage.says(other, "GET l\r\n");
+    assert_eq!(stage.turn(link), resp("GET l"));
+    assert_eq!(stage.received(client), format!("{QUEUED}{TOLD_FULL}"));
 }
 
 /// No link of its own worker is there.
