@@ -147,7 +147,7 @@ impl Servers {
             State::Up(_) => {
                 let state = &self.states[link.at.pool as usize][link.at.server as usize];
                 match state.silence.hold {
-                    Hold::Off if !link.must_prove => link.out.slices(out),
+                    Hold::Off if link.proves_at.is_none() => link.out.slices(out),
                     Hold::Off => link.out.slices_within(link.ahead_of_proof(), out),
                     _ if link.class.is_never_held() => link.out.slices(out),
                     Hold::On | Hold::Ending => link.out.slices_within(link.begun(), out),

@@ -219,6 +219,7 @@ impl Clients {
         server: Option<u32>,
         fault: Fault,
     ) -> Option<String> {
+        let pool = &base.pools[self.requests[id].pool as usize];
         match fault {
             Fault::Busy => {
                 let at = ServerAt { pool: self.requests[id].pool, server: server? };
@@ -230,12 +231,10 @@ impl Clients {
                 Some(format!("tenant '{}' has its limit of {most}, not sent", plan.name))
             }
             Fault::Down => {
-                let pool = &base.pools[self.requests[id].pool as usize];
                 let said = pool.servers[server? as usize].said_down.as_ref()?;
                 Some(format!("{} ({said})", fault.row().words))
             }
             Fault::Refused | Fault::LoginRefused => {
-                let pool = &base.pools[self.requests[id].pool as usize];
                 let said = pool.servers[server? as usize].said_of(fault)?;
                 Some(match fault {
                     Fault::Refused => format!("takes no further connection: {said}; not sent"),

@@ -14,6 +14,7 @@
 
 use proto::{BlockReply, Item, ItemKind, Parsed, Trial, Upstream, Verdict};
 
+use super::handshake::ENDLESS;
 use super::link::{Handshake, Link, State};
 use super::message::{Late, Message, MessageForm, Payload, Steps};
 use super::open::{fault_of, is_out};
@@ -114,7 +115,7 @@ impl Servers {
         let places = self.states[at.pool as usize][at.server as usize].links.iter();
         let shared = places.flat_map(|links| links.iter().skip(LinkClass::SPECIAL)).flatten();
         let shared = shared.filter_map(|id| self.links.find(*id).map(|link| (*id, link)));
-        // What waits meanwhile is to have its own time left.
+        // Requests that wait meanwhile are to have time left.
         let most = base.pool(at).plan.timeouts.queue / TRIAL_SHARE;
         let is_near = |link: &Link| !link.is_up() || link.trip <= most;
         let shared = shared.filter(|(_, link)| !link.retiring && is_near(link));
@@ -129,7 +130,8 @@ impl Servers {
         }
         // One that is not up is tried when it has its answer.
         if let Some(link) = self.links.find_mut(id).filter(|link| link.is_up()) {
-            link.prove_when_idle();
+            // As soon as all that was asked before is answered.
+            link.proves_at = Some(link.queued);
             self.state(at).blocks = Blocks::Tried(id);
             self.mark_dirty(id);
         }
@@ -197,7 +199,7 @@ impl Servers {
     }
 
     /// Adds the trial to the handshake of a link that is there for it.
-    pub(super) fn begin_trial(&mut self, base: &Base, id: ConnId) {
+    pub(super) fn add_trial(&mut self, base: &Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         if let State::Handshake(handshake) = &mut link.state {
             base.pool(link.at).upstream.write_trial(&mut handshake.unsent);
@@ -221,7 +223,7 @@ impl Servers {
                 Parsed::Complete(reply) => reply,
                 Parsed::Malformed(why) => return Err(why),
                 Parsed::Incomplete if link.partial.len() > limits::HANDSHAKE_MAX => {
-                    return Err("a handshake without end");
+                    return Err(ENDLESS);
                 }
                 Parsed::Incomplete => return Ok(()),
             };
@@ -234,11 +236,13 @@ impl Servers {
             let busy = upstream.busy_line(&link.partial[..reply.len]);
             link.partial.drain(..reply.len);
             let is_over = reply.is_last || !is_shared && verdict != Verdict::Accepted;
-            if is_over && is_shared && !unsent.is_empty() {
-                return Err(EARLY_REPLY);
-            }
-            if is_over && is_shared && !link.partial.is_empty() {
-                return Err(UNASKED);
+            if is_over && is_shared {
+                // Others go on with it.
+                match (unsent.is_empty(), link.partial.is_empty()) {
+                    (false, _) => return Err(EARLY_REPLY),
+                    (true, false) => return Err(UNASKED),
+                    (true, true) => {}
+                }
             }
             if let Some(line) = busy {
                 self.note_busy_line(base, at, Some(&line));

@@ -161,7 +161,7 @@ impl Servers {
         let is_held = self.states[asks.pool()][server].silence.hold == Hold::On;
         let is_held = is_held && asks.class != LinkClass::Control;
         let is_free = |link: &Link| {
-            link.is_up() && !link.must_prove && link.outstanding.is_empty() && !is_held
+            link.is_up() && link.proves_at.is_none() && link.outstanding.is_empty() && !is_held
         };
         self.find_link(base, asks, server).is_some_and(is_free)
     }

@@ -28,7 +28,7 @@ impl Servers {
         let (at, begun) = (link.at, link.begun);
         self.note_connect(base, at, begun);
         if self.is_tried(at, id) {
-            self.begin_trial(base, id);
+            self.add_trial(base, id);
         }
         let state = self.state(at);
         state.unable_pause = limits::BACKOFF_FIRST_US;
@@ -47,7 +47,7 @@ impl Servers {
         let is_tried = self.is_tried(at, id);
         let Some(link) = self.links.find_mut(id) else { return };
         if is_tried {
-            link.begin_trial(base);
+            link.begin_shared_trial(base);
         } else {
             link.begin_handshake(base, None);
         }
@@ -160,7 +160,7 @@ impl Servers {
                 return Ok(());
             }
             Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
-            Parsed::Incomplete => return Err("a handshake without end"),
+            Parsed::Incomplete => return Err(ENDLESS),
             Parsed::Malformed(why) => return Err(why),
         };
         if is_trial {
@@ -305,13 +305,8 @@ impl Link {
     #[cold]
     #[inline(never)]
     pub(super) fn ahead_of_proof(&self) -> usize {
-        let ahead = self.ahead_of_proof.min(self.queued).saturating_sub(self.sent);
+        let ahead = self.proves_at.map_or(0, |at| at.saturating_sub(self.sent));
         self.begun().max(ahead as usize)
-    }
-
-    /// Has it repeat the handshake as soon as nothing is outstanding on it.
-    pub(super) fn prove_when_idle(&mut self) {
-        (self.must_prove, self.ahead_of_proof) = (true, self.queued);
     }
 
     /// Whether it has repeated its handshake by then, and nothing has come.
@@ -350,7 +345,7 @@ impl Link {
     }
 
     /// Writes the trial on a link that clients share.
-    fn begin_trial(&mut self, base: &Base) {
+    fn begin_shared_trial(&mut self, base: &Base) {
         let mut unsent = Vec::new();
         base.pool(self.at).upstream.write_trial(&mut unsent);
         let (begun, login, was_busy) = (false, false, false);
@@ -360,9 +355,11 @@ impl Link {
 
     fn begin(&mut self, base: &Base, handshake: Handshake) {
         self.set_state(State::Handshake(handshake));
-        (self.since, self.must_prove) = (base.now, false);
+        (self.since, self.proves_at) = (base.now, None);
         if self.proven {
             self.begun = base.now;
         }
     }
 }
+
+pub(super) const ENDLESS: &str = "a handshake without end";

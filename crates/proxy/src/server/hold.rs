@@ -144,13 +144,13 @@ impl Servers {
     pub(super) fn may_write(&mut self, base: &mut Base, id: ConnId) -> bool {
         let Some(link) = self.links.find(id) else { return false };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let has_ahead = link.must_prove && link.ahead_of_proof() > 0;
-        let may_begin = (state.silence.hold == Hold::Off || link.class.is_never_held())
-            && (!link.must_prove || has_ahead);
+        let proves_next = link.proves_at.is_some() && link.ahead_of_proof() == 0;
+        let is_held = state.silence.hold != Hold::Off && !link.class.is_never_held();
+        let may_begin = !is_held && !proves_next;
         match &link.state {
             State::Connecting => false,
             State::Handshake(handshake) => !handshake.unsent.is_empty(),
-            State::Up(_) if link.must_prove && !link.is_waiting() && !has_ahead => {
+            State::Up(_) if proves_next && !link.is_waiting() => {
                 self.repeat_handshake(base, id);
                 true
             }

@@ -126,10 +126,8 @@ pub(super) struct Link {
     pub(super) around: Around,
     /// It is counted among the links on which its server owes a reply.
     pub(super) owes: bool,
-    /// It repeats the handshake before anything else is sent, but for what was queued by that
-    /// offset.
-    pub(super) must_prove: bool,
-    pub(super) ahead_of_proof: u64,
+    /// It repeats the handshake before anything behind this offset is sent.
+    pub(super) proves_at: Option<u64>,
     /// It has received a reply, so its loss is not a failure to connect.
     pub(super) proven: bool,
     /// Bytes held, as last reported to the memory account.
@@ -213,8 +211,7 @@ impl Link {
             dirty: false,
             around: Around::default(),
             owes: false,
-            must_prove: false,
-            ahead_of_proof: 0,
+            proves_at: None,
             proven: false,
             counted: 0,
         }
@@ -450,7 +447,7 @@ impl Link {
             start += len;
         }
         self.queued -= gone;
-        self.ahead_of_proof = self.ahead_of_proof.min(self.queued);
+        self.proves_at = self.proves_at.map(|at| at.min(self.queued));
         if !cuts.is_empty() {
             self.out.cut(&cuts);
         }

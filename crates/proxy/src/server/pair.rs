@@ -237,7 +237,7 @@ impl Servers {
             link.answered.add(message.effort, kind, message.ask.command, base.reply.sent);
         }
         // A batch, or a handshake that is to be repeated.
-        let (at, waits) = (link.at, link.batch.is_some() || link.must_prove);
+        let (at, waits) = (link.at, link.batch.is_some() || link.proves_at.is_some());
         link.replies = link.replies.wrapping_add(1);
         // One in eight tells enough, and the first tells of a link of which nothing is known.
         let is_sample = link.replies.is_multiple_of(8) || link.replies == 1;

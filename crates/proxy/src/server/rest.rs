@@ -90,18 +90,17 @@ impl Servers {
         if link.class == LinkClass::Private {
             return Some(PRIVATE);
         }
+        // A link that clients share, which was up, may be tried as well.
+        if self.is_tried(link.at, id) && !link.was_up() {
+            return Some(TRIAL);
+        }
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let places = state.links.get(usize::from(link.conn_key));
+        let places = state.links.get(usize::from(link.conn_key))?;
         let stands_in = |nth: usize| {
             let mut all = state.stand_ins.iter();
             all.any(|one| one.link == id && one.conn_key == link.conn_key && one.nth == nth)
         };
-        let mut places = places.into_iter().flatten().enumerate();
-        let place = places.find(|(nth, place)| **place == Some(id) && !stands_in(*nth));
-        // A link that clients share may be tried as well.
-        place
-            .map(|(nth, _)| nth)
-            .or_else(|| (self.is_tried(link.at, id) && !link.was_up()).then_some(TRIAL))
+        (0..places.len()).find(|nth| places[*nth] == Some(id) && !stands_in(*nth))
     }
 
     /// Has a place rest that could not be filled. If its clients can use another link, they do:

@@ -233,7 +233,7 @@ impl Servers {
             if is_idle && link.class == LinkClass::Subscribed {
                 self.ping_topics(base, at);
             } else if is_idle {
-                (link.must_prove, link.ahead_of_proof) = (true, 0);
+                link.proves_at = Some(0);
                 self.mark_dirty(id);
             }
         }
