@@ -78,7 +78,7 @@ pub struct Conn {
     pub messages: u32,
     /// That number when it was idle last.
     pub idle_at: u32,
-    /// What it was sent then was an empty transaction: the proxy tries whether its server has them.
+    /// An empty transaction was sent on it then: the proxy tries whether its server has them.
     pub is_trial: bool,
     /// It serves one client only.
     pub is_private: bool,

@@ -4,7 +4,7 @@ use proto::protocol;
 use proxy::plan::PoolPlan;
 use proxy::{Closed, ConnId, Event};
 
-use crate::stage::resp::{FULL, HELLO, TOLD_FULL, WELCOME, comes_up, request as resp};
+use crate::stage::resp::{HELLO, TOLD_FULL, WELCOME, all, comes_up, refuses, request as resp};
 use crate::stage::{SECOND, Stage};
 
 fn redis(set: impl FnOnce(&mut PoolPlan)) -> Stage {
@@ -56,20 +56,8 @@ fn stood_in_of(server_connections: usize) -> (Stage, ConnId, [ConnId; 2]) {
     (stage, link, [one, other])
 }
 
-fn all(requests: &[&str]) -> String {
-    requests.iter().map(|one| resp(one)).collect()
-}
-
 fn trial() -> String {
     all(&["HELLO 2", "MULTI", "DISCARD", "MULTI", "EXEC"])
-}
-
-/// Has the server refuse the link that was ordered.
-fn refuses(stage: &mut Stage) {
-    stage.end_turn();
-    let (link, _) = stage.begins().expect("a link was ordered");
-    stage.says(link, FULL);
-    stage.closes(link, Closed::Eof);
 }
 
 /// Its links do not tell of another server.

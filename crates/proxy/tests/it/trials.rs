@@ -6,16 +6,14 @@ use proxy::plan::AdminState;
 use proxy::{Closed, ConnId};
 use shard::Distribution;
 
-use crate::stage::resp::{BUSY, FULL, HELLO, TOLD_FULL, WELCOME, comes_up, request as resp};
+use crate::stage::resp::{
+    BUSY, HELLO, TOLD_FULL, WELCOME, all, comes_up, refuses, request as resp,
+};
 use crate::stage::{SECOND, Stage};
 
 const TRANSACTION: &str = "MULTI\r\nGET k\r\nEXEC\r\n";
 const QUEUED: &str = "+OK\r\n+QUEUED\r\n";
 const NO_BLOCKS: &str = "-ERR s0: does not execute MULTI";
-
-fn all(requests: &[&str]) -> String {
-    requests.iter().map(|one| resp(one)).collect()
-}
 
 fn trial() -> String {
     all(&["MULTI", "DISCARD", "MULTI", "EXEC"])
@@ -50,14 +48,6 @@ fn shared_at(trip: u64) -> (Stage, ConnId, [ConnId; 2]) {
     stage.says(link, "$-1\r\n");
     assert_eq!(stage.received(clients[0]), "$-1\r\n");
     (stage, link, clients)
-}
-
-/// Has the server refuse the link that was ordered.
-fn refuses(stage: &mut Stage) {
-    stage.end_turn();
-    let (link, _) = stage.begins().expect("a link was ordered");
-    stage.says(link, FULL);
-    stage.closes(link, Closed::Eof);
 }
 
 /// A client whose first transaction has met a full server, and another one.
@@ -279,7 +269,7 @@ fn a_server_that_reads_a_trial_and_does_not_answer_is_tried_on_no_shared_link() 
     }
 }
 
-/// What waits for the round trips of a trial would not be sent in time.
+/// Requests that wait for the round trips of a trial would not be sent in time.
 #[test]
 fn a_link_that_is_far_is_not_tried() {
     let (mut stage, link, [client, other]) = far();

@@ -1,6 +1,6 @@
 //! Redis' words in stories. In random ones whole frames are cut off, so that nothing split passes.
 
-use proxy::ConnId;
+use proxy::{Closed, ConnId};
 
 use super::Stage;
 
@@ -25,6 +25,19 @@ pub fn comes_up(stage: &mut Stage) -> ConnId {
 /// Returns a request as servers receive it.
 pub fn request(text: &str) -> String {
     array(&text.split(' ').collect::<Vec<_>>())
+}
+
+/// Has the server refuse the link that was ordered.
+pub fn refuses(stage: &mut Stage) {
+    stage.end_turn();
+    let (link, _) = stage.begins().expect("a link was ordered");
+    stage.says(link, FULL);
+    stage.closes(link, Closed::Eof);
+}
+
+/// Returns requests as servers receive them.
+pub fn all(requests: &[&str]) -> String {
+    requests.iter().map(|one| request(one)).collect()
 }
 
 /// A small generator (xorshift), so that a failure repeats.

@@ -255,6 +255,13 @@ fn info(direct: &mut Speaker, name: &str) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
+/// Has a client increment `n` in a transaction; returns the answer to `EXEC`.
+fn transacts(client: &mut Speaker) -> Reply {
+    assert_eq!(client.say("MULTI"), Reply::Simple(OK.into()));
+    client.say("INCR n");
+    client.say("EXEC")
+}
+
 /// The first one has to show that the server executes transactions, on the link that is there.
 #[test]
 fn a_transaction_before_a_full_redis_takes_the_link_that_is_there() {
@@ -263,17 +270,15 @@ fn a_transaction_before_a_full_redis_takes_the_link_that_is_there() {
     let mut other = Speaker::connect(quickack.address());
     for round in 1..=200 {
         other.send(b"INCR m\r\n");
-        assert_eq!(quiet.say("MULTI"), Reply::Simple(OK.into()));
-        quiet.say("INCR n");
-        assert_eq!(quiet.say("EXEC"), Reply::Array(vec![Reply::Integer(round)]));
+        assert_eq!(transacts(&mut quiet), Reply::Array(vec![Reply::Integer(round)]));
         assert_eq!(other.reply(), Ok(Reply::Integer(round)));
     }
     let tries = info(&mut direct[0], "rejected_connections") - before;
     assert_eq!(tries, 1, "connections");
 }
 
-/// Whoever has no link to try waits for no place, and connects no more often than the pauses let
-/// it.
+/// A worker without a link to try waits for no place, and connects no more often than the pauses
+/// let it.
 #[test]
 fn a_transaction_before_a_full_redis_without_any_link_reads_why() {
     let (redis, _quickack, _quiet, mut direct) = full();
@@ -282,9 +287,7 @@ fn a_transaction_before_a_full_redis_without_any_link_reads_why() {
     let mut client = Speaker::connect(quickack.address());
     const ROUNDS: u64 = 200;
     for _ in 0..ROUNDS {
-        assert_eq!(client.say("MULTI"), Reply::Simple(OK.into()));
-        client.say("INCR n");
-        let told = client.say("EXEC");
+        let told = transacts(&mut client);
         assert!(told.error().contains("max number of clients reached"), "{told:?}");
     }
     let tries = info(&mut direct[0], "rejected_connections") - before;
@@ -293,9 +296,7 @@ fn a_transaction_before_a_full_redis_without_any_link_reads_why() {
     direct.truncate(1);
     let mut done = Reply::Null(b'$');
     wait_until("there is room again", || {
-        client.say("MULTI");
-        client.say("INCR n");
-        done = client.say("EXEC");
+        done = transacts(&mut client);
         !done.is_error()
     });
     assert_eq!(done, Reply::Array(vec![Reply::Integer(1)]));
@@ -311,9 +312,7 @@ fn a_full_redis_without_transactions_keeps_the_link_that_is_there() {
         );
         let (quickack, mut quiet, direct) = fill(&redis);
         for _ in 0..3 {
-            quiet.say("MULTI");
-            quiet.say("INCR n");
-            let told = quiet.say("EXEC");
+            let told = transacts(&mut quiet);
             assert!(told.error().contains("s1: does not execute MULTI"), "{name}: {told:?}");
             assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
         }
