@@ -1,7 +1,7 @@
 //! The part of a protocol that is about one connection at a server: blocks of requests, watched
 //! keys, waits and values that are passed over.
 
-use crate::{Ask, BlockReply, Parsed, Trial};
+use crate::Ask;
 
 /// The part of a protocol of servers that is about one connection.
 pub trait Bound: Sync {
@@ -58,16 +58,46 @@ pub trait Bound: Sync {
         None
     }
 
-    /// Writes requests whose replies show whether a server executes blocks of ours. If it does not,
-    /// the link may be in a block afterwards.
-    fn write_trial(&self, _out: &mut Vec<u8>) {}
-
-    /// Writes the request that ends the block in which a trial has left a link.
-    fn write_trial_end(&self, _out: &mut Vec<u8>) {}
-
-    /// Reads the reply to the request of the trial with this number, at the start of `input`; the
-    /// number of the one that ends its block follows.
-    fn read_trial(&self, _nth: usize, _input: &[u8]) -> Parsed<Trial> {
-        Parsed::Malformed("no trial")
+    /// Writes the two requests of a trial.
+    fn write_trial(&self, _trial: Trial, _out: &mut Vec<u8>) -> Ask {
+        Ask::default()
     }
+
+    /// Reads the reply to the first or the last request of a trial. None: no server answers like
+    /// this.
+    fn read_trial(&self, _trial: Trial, _is_last: bool, _reply: &[u8]) -> Option<TrialReply> {
+        None
+    }
+}
+
+/// A trial of a server: two requests, sent together, that show whether it executes blocks of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// The requests that end a block, outside of one: a server that knows them says that there is
+    /// none. On any other server they change nothing.
+    Ends,
+    /// An empty block. If the server does not know the request that ends it, its link stays in it.
+    Empty,
+}
+
+/// The meaning of a reply to a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialReply {
+    /// It is as it must be.
+    Accepted,
+    /// The server does not know the request, or forbids it.
+    Refused,
+    /// The server is busy, and says nothing of blocks now.
+    Busy,
+}
+
+/// A reply within those to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockReply {
+    /// The block has begun.
+    Begun,
+    /// One request of it is queued, or refused.
+    Queued,
+    /// All of it is executed, or nothing.
+    Ended,
 }

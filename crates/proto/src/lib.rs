@@ -34,12 +34,12 @@ mod work;
 use std::borrow::Cow;
 
 pub use answer::{Answer, FIRST_LEN, Refusal, refusal};
-pub use bound::Bound;
+pub use bound::{BlockReply, Bound, Trial, TrialReply};
 pub use clients::{ClientFilter, ClientFlags, ClientLine, Inquiry, Told};
 pub use item::{Item, ItemKind};
 pub use message::{
-    Adapted, Ask, Asked, BlockReply, Class, Command, Database, Extra, InTransaction, Keys, Local,
-    MarkUse, Parsed, Place, Progress, Quiet, Reach, Request, Resume, Shown, Span, Trial, Verdict,
+    Adapted, Ask, Asked, Class, Command, Database, Extra, InTransaction, Keys, Local, MarkUse,
+    Parsed, Place, Progress, Quiet, Reach, Request, Resume, Shown, Span,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};

@@ -210,40 +210,6 @@ pub enum InTransaction {
     Nothing,
 }
 
-/// A reply to the trial, whether a server executes blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trial {
-    /// The length of its line.
-    pub len: usize,
-    pub is_last: bool,
-    pub verdict: Verdict,
-    /// Whether the link is in a block from here on, if that changes.
-    pub in_block: Option<bool>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is as it must be.
-    Accepted,
-    /// An error.
-    Refused,
-    /// The server is busy, and says nothing of blocks now.
-    Busy,
-    /// No server answers like this.
-    Wrong,
-}
-
-/// A reply within those to a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockReply {
-    /// The block has begun.
-    Begun,
-    /// One request of it is queued, or refused.
-    Queued,
-    /// All of it is executed, or nothing.
-    Ended,
-}
-
 /// The route of a request that one server answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {

@@ -38,6 +38,7 @@ mod send;
 mod state;
 mod takes;
 mod topics;
+mod trial;
 mod verdict;
 mod wait;
 mod waiting;
@@ -147,8 +148,7 @@ impl Servers {
             State::Up(_) => {
                 let state = &self.states[link.at.pool as usize][link.at.server as usize];
                 match state.silence.hold {
-                    Hold::Off if link.proves_at.is_none() => link.out.slices(out),
-                    Hold::Off => link.out.slices_within(link.ahead_of_proof(), out),
+                    Hold::Off => link.out.slices(out),
                     _ if link.class.is_never_held() => link.out.slices(out),
                     Hold::On | Hold::Ending => link.out.slices_within(link.begun(), out),
                 }
@@ -164,7 +164,6 @@ impl Servers {
         if let State::Handshake(handshake) = &mut link.state {
             handshake.unsent.drain(..n);
             if n > 0 {
-                handshake.begun = true;
                 // While the kernel still takes the handshake, the server cannot answer it.
                 link.since = base.now;
             }

@@ -14,7 +14,8 @@ impl Judge<'_> {
         let mut servers = self.pool.servers.iter();
         let may_move = servers.any(|server| {
             let trouble = &server.trouble;
-            trouble.lost.max(trouble.silent).max(trouble.hung) > arrived
+            let moved = trouble.lost.max(trouble.silent).max(trouble.hung).max(trouble.poisoned);
+            moved > arrived
         });
         is_known_before(line) && !(may_move && is_of_attempt(line))
     }

@@ -70,16 +70,16 @@ pub struct Conn {
     /// executed.
     pub queue: Option<redis::Queue>,
     pub in_transaction: bool,
-    /// The last command that its server has taken was MULTI.
-    pub has_begun_block: bool,
+    /// The last command that its server has taken was DISCARD outside of a transaction: the first
+    /// of two that show whether transactions can be ended.
+    pub is_mid_trial: bool,
+    /// It has been tried so, and has had a request of a client.
+    pub is_tried: bool,
+    pub has_request: bool,
     /// The requests that watch keys on it.
     pub watches: Vec<u32>,
     /// The number of commands that its server has taken; a handshake is one.
     pub messages: u32,
-    /// That number when it was idle last.
-    pub idle_at: u32,
-    /// An empty transaction was sent on it then: the proxy tries whether its server has them.
-    pub is_trial: bool,
     /// It serves one client only.
     pub is_private: bool,
     /// Clients go around others with it.
@@ -122,28 +122,16 @@ impl Conn {
             conn_key: None,
             queue: None,
             in_transaction: false,
-            has_begun_block: false,
+            is_mid_trial: false,
+            is_tried: false,
+            has_request: false,
             watches: Vec::new(),
             messages: 0,
-            idle_at: 1,
-            is_trial: false,
             is_spare: false,
             is_private: false,
             is_renewal: false,
             is_probe: false,
         }
-    }
-
-    /// Returns whether the proxy tries on it whether its server has transactions: it is a trial, or
-    /// as much of one as has come.
-    pub fn may_be_trial(&self) -> bool {
-        let rest = match self.messages.saturating_sub(self.idle_at) {
-            0 if self.messages > 0 => redis::TRIAL,
-            // Whether or not its first command was refused.
-            1 if self.has_begun_block => &redis::TRIAL[redis::MULTI_LEN..],
-            _ => return self.is_trial,
-        };
-        self.is_trial || rest.starts_with(&self.input)
     }
 
     /// Returns whether its server still reads what the proxy sends.
@@ -180,9 +168,9 @@ impl Conn {
         self.is_spare && now.since(self.since) >= proxy::limits::SPARE_KEPT_US
     }
 
-    /// Returns whether the server owes an answer to a request. A trial is part of a handshake.
+    /// Returns whether the server owes an answer to a request.
     pub fn owes(&self) -> bool {
-        self.is_up() && self.is_established && !self.is_idle() && !self.may_be_trial()
+        self.is_up() && self.is_established && !self.is_idle()
     }
 
     /// Returns the name of the next command to execute, as it stands on its line: of Redis.
@@ -209,13 +197,13 @@ impl Conn {
     }
 
     /// Returns whether a whole answer is among the next `n` bytes that the proxy reads. Steps of a
-    /// transaction are none.
+    /// transaction, or of a trial, are none.
     pub fn brings_answer(&self, n: usize) -> bool {
         let read = self.delivered + n;
         let mut start = self.last_end;
         self.reply_ends.iter().take_while(|end| **end <= read).any(|end| {
             let reply = &self.output[std::mem::replace(&mut start, *end)..*end];
-            let is_step = matches!(reply, b"+QUEUED\r\n" | b"+OK\r\n");
+            let is_step = matches!(reply, b"+QUEUED\r\n" | b"+OK\r\n" | NO_BLOCK);
             self.conn_key.is_none() || !is_step
         })
     }
@@ -277,3 +265,6 @@ impl Conn {
         }
     }
 }
+
+/// The answer to the first command of a trial.
+const NO_BLOCK: &[u8] = b"-ERR DISCARD without MULTI\r\n";

@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Checks the bytes of `conn`'s input from `before` on: a silent server may get only the rest
-    /// of a message, or a handshake, or the trial of transactions.
+    /// of a message, or a handshake.
     pub fn check_hold(&self, conn: &Conn, before: usize, was_idle: bool) {
         let model = &self.pools[conn.pool];
         let silence = &model.servers[conn.server].silence;
@@ -137,7 +137,6 @@ impl World {
         let fresh = &conn.input[before..];
         // The kernel may accept only a part of it.
         let is_in_handshake = model.handshakes.begin(if was_idle { fresh } else { &conn.input });
-        let is_in_handshake = is_in_handshake || conn.may_be_trial();
         if was_idle && silence.rumour_until.is_some() {
             let is_fresh = self.now < silence.heard_at.after(patience);
             assert!(is_fresh || is_in_handshake, "another worker holds this server");
@@ -147,7 +146,7 @@ impl World {
         }
         let mut at = 0;
         // A block is one message.
-        let mut is_in_block = conn.queue.is_some();
+        let mut is_in_block = conn.queue.is_some() || conn.is_mid_trial;
         while at < before || is_in_block {
             let rest = conn.input.get(at..).unwrap_or_default();
             let len = match model.is_redis {

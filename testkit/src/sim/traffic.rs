@@ -382,8 +382,7 @@ impl World {
         let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
         say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
         let was_established = conn.is_established;
-        let may_be_trial = conn.may_be_trial();
-        let has_answered = was_established && !may_be_trial && conn.brings_answer(n);
+        let has_answered = was_established && conn.brings_answer(n);
         conn.deliver(n, self.now);
         let has_come_up = conn.is_established && !was_established;
         let is_probe = conn.is_probe;

@@ -186,10 +186,9 @@ impl World {
         // Its handshake has just reported fewer capabilities than the waiting requests may need.
         let unfit_at = model.servers[conn.server].unfit_at;
         let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_established);
-        if conn.may_be_trial() && !is_poisoned && !is_late {
-            return;
-        }
-        if conn.is_told_full() {
+        // No client waits for an answer to a trial.
+        let is_trial = conn.is_tried && !conn.has_request;
+        if conn.is_told_full() || is_trial && !is_poisoned && !is_late {
             return;
         }
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
@@ -209,7 +208,7 @@ impl World {
             let is_over = waited >= timeouts.connect || server.is_down;
             assert!(is_over, "gave up connecting after {waited} us");
             trouble.hung = event;
-        } else if server.is_down && (!conn.is_established || conn.may_be_trial()) {
+        } else if server.is_down && !conn.is_established {
             // Nothing of its server works, so it is not waited for.
             trouble.hung = event;
         } else if is_poisoned {
@@ -217,7 +216,7 @@ impl World {
             if self.now.since(conn.owed_since) >= timeouts.reply {
                 trouble.silent = event;
             }
-        } else if (conn.is_probe || conn.messages <= 1 || conn.may_be_trial()) && conn.is_idle() {
+        } else if (conn.is_probe || conn.messages <= 1) && conn.is_idle() {
             // It was to show whether the server is there, and all places for links are taken; or
             // its request was never sent.
             trouble.hung = event;
@@ -301,25 +300,25 @@ impl World {
     /// Returns whether it has a part of a value, and a server had a fault since its request. If the
     /// rest of the value is lost, the proxy can only close.
     pub fn is_cut_off(&self, client: &Client) -> bool {
+        let mut arrived = client.expects.iter().take(client.arrived);
+        let first = arrived.clone().find(|one| one.is_owed() || one.reads_one());
+        // It reads what it was owed before, which may take a while.
+        let since = first.map_or(self.now, |one| one.arrived_at);
+        let lost = |server: &Server| server.trouble.any_time >= since;
+        let servers = &self.pools[client.pool].servers;
         // A server ends a value by bytes that binary does not have.
-        let dies = |server: &Server| server.trouble.any_time == self.now;
-        if client.ends_with_value && self.pools[client.pool].servers.iter().any(dies) {
+        if client.ends_with_value && servers.iter().any(lost) {
             return true;
         }
-        let mut arrived = client.expects.iter().take(client.arrived);
-        let Some(first) = arrived.clone().find(|one| one.is_owed() || one.reads_one()) else {
-            return false;
-        };
+        let Some(first) = first else { return false };
         // Some of the quiet requests may have been skipped.
         let is_read = match client.has_forms {
             true => arrived.any(Expect::reads_one),
             false if client.talk.is_some() => true,
             false => first.reads_one() && client.inbox.starts_with(b"VALUE "),
         };
-        let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
         // Without memory, a reply that has begun cannot be kept, either.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
-        let servers = &self.pools[client.pool].servers;
         is_read && !client.inbox.is_empty() && (is_tight || servers.iter().any(lost))
     }
 
@@ -372,7 +371,7 @@ impl World {
                 let Cow::Borrowed(why) = why else { unreachable!("nobody logs in here") };
                 let is_of_it = |conn: &&Conn| (conn.pool, conn.server) == (pool, at);
                 let mut conns = self.conns.iter().flatten().filter(is_of_it);
-                let up = conns.find(|conn| conn.is_established && !conn.may_be_trial());
+                let up = conns.find(|conn| conn.is_established);
                 assert!(
                     up.is_none(),
                     "{pool}.{at} is down ({why}), but link {} is up",
@@ -441,9 +440,6 @@ impl World {
             let Some(mut conn) = self.conns[id.index()].take() else { return };
             assert!(conn.id == id && conn.is_up(), "a link is written that does not stand");
             let was_idle = conn.is_idle();
-            if was_idle {
-                conn.idle_at = conn.messages.max(1);
-            }
             let was_begun = self.is_begun(&conn);
             let before = conn.input.len();
             let room = conn.capacity.saturating_sub(before);

@@ -21,7 +21,7 @@ use super::words::{bulk, open_array};
 use super::work;
 use crate::{
     Ask, BlockReply, Bound, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind,
-    Make, Parsed, Progress, Push, Retryable, TopicKind, Trial, Upstream,
+    Make, Parsed, Progress, Push, Retryable, TopicKind, Trial, TrialReply, Upstream,
 };
 
 const NO_DATA: &str = "it is a Sentinel: it has no data";
@@ -108,16 +108,12 @@ impl Bound for Servers {
         answer::tell_aborted(first, last)
     }
 
-    fn write_trial(&self, out: &mut Vec<u8>) {
-        transaction::write_trial(out);
+    fn write_trial(&self, trial: Trial, out: &mut Vec<u8>) -> Ask {
+        transaction::write_trial(trial, out)
     }
 
-    fn write_trial_end(&self, out: &mut Vec<u8>) {
-        transaction::write_trial_end(out);
-    }
-
-    fn read_trial(&self, nth: usize, input: &[u8]) -> Parsed<Trial> {
-        transaction::read_trial(nth, input)
+    fn read_trial(&self, trial: Trial, is_last: bool, reply: &[u8]) -> Option<TrialReply> {
+        transaction::read_trial(trial, is_last, reply)
     }
 }
 

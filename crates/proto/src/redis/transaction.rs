@@ -13,8 +13,8 @@ use super::commands::{self, Effort, id};
 use super::reply::{self, Walk};
 use super::words::{bulk, open_array};
 use crate::{
-    Ask, BlockReply, Class, InTransaction, Local, Parsed, Place, Reach, Refusal, Request, Trial,
-    Verdict, block,
+    Ask, BlockReply, Class, InTransaction, Local, Place, Reach, Refusal, Request, Trial,
+    TrialReply, block,
 };
 
 const SETS: &str = "inside MULTI: it would change the connection";
@@ -160,42 +160,30 @@ pub(super) fn is_stray(ask: Ask, reply: &[u8]) -> bool {
         && commands::row(ask.index()).effort != Effort::Script
 }
 
-/// Each way to end a transaction is tried. If one of them has another name, all that follows on the
-/// link would be queued.
-pub(super) fn write_trial(out: &mut Vec<u8>) {
-    for name in ["MULTI", "DISCARD", "MULTI", "EXEC"] {
-        push(name, out);
-    }
+/// EXEC comes last where it can be refused, since a busy server takes DISCARD.
+pub(super) fn write_trial(trial: Trial, out: &mut Vec<u8>) -> Ask {
+    let names = match trial {
+        Trial::Ends => ["DISCARD", "EXEC"],
+        Trial::Empty => ["MULTI", "DISCARD"],
+    };
+    names.into_iter().for_each(|name| push(name, out));
+    Ask { command: id::EXEC }
 }
 
-/// Ends the block in which a trial has left a link.
-pub(super) fn write_trial_end(out: &mut Vec<u8>) {
-    push("DISCARD", out);
-}
-
-pub(super) fn read_trial(nth: usize, input: &[u8]) -> Parsed<Trial> {
-    const OK: &[u8] = b"+OK\r\n";
-    // The last one is that to the end of a block.
-    const ACCEPTED: [&[u8]; 5] = [OK, OK, OK, b"*0\r\n", OK];
-    // A busy server takes MULTI and DISCARD, and refuses EXEC with the second one.
+pub(super) fn read_trial(trial: Trial, is_last: bool, reply: &[u8]) -> Option<TrialReply> {
+    let is_accepted = match (trial, is_last) {
+        (Trial::Ends, false) => reply.starts_with(b"-ERR DISCARD without MULTI"),
+        (Trial::Ends, true) => reply.starts_with(b"-ERR EXEC without MULTI"),
+        (Trial::Empty, _) => reply == b"+OK\r\n",
+    };
+    // A busy server refuses EXEC so, also where there is no transaction.
     const BUSY: [&[u8]; 2] = [b"-BUSY ", b"-EXECABORT Transaction discarded because of: BUSY "];
-    let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
-        return Parsed::Incomplete;
-    };
-    let line = &input[..=end];
-    let is_accepted = line == ACCEPTED[nth];
-    let verdict = match line {
-        _ if is_accepted => Verdict::Accepted,
-        _ if BUSY.iter().any(|busy| line.starts_with(busy)) => Verdict::Busy,
-        _ if line.starts_with(b"-") => Verdict::Refused,
-        _ => Verdict::Wrong,
-    };
-    let in_block = match nth {
-        0 | 2 if is_accepted => Some(true),
-        _ if is_accepted || nth == 3 && line.starts_with(b"-EXECABORT ") => Some(false),
+    match reply {
+        _ if is_accepted => Some(TrialReply::Accepted),
+        _ if BUSY.iter().any(|busy| reply.starts_with(busy)) => Some(TrialReply::Busy),
+        _ if reply.starts_with(b"-") => Some(TrialReply::Refused),
         _ => None,
-    };
-    Parsed::Complete(Trial { len: line.len(), is_last: nth >= 3, verdict, in_block })
+    }
 }
 
 /// Puts the proxy's own answers in their places among the elements of a server's reply. A
@@ -221,8 +209,8 @@ pub(super) fn splice(answers: &[u8], reply: &[u8], out: &mut Vec<u8>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Resume;
     use crate::redis::Redis;
+    use crate::{Parsed, Resume};
     use crate::{Protocol, Refusal};
 
     fn what(line: &str) -> (InTransaction, Request, Vec<String>) {
@@ -322,34 +310,38 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_succeeds_whole_or_not_at_all() {
-        use Verdict::{Accepted, Busy, Refused, Wrong};
-        let read = |nth: usize, line: &str| {
-            let (whole, more) = (format!("{line}\r\n"), format!("{line}\r\n+OK\r\n"));
-            assert_eq!(read_trial(nth, line.as_bytes()), Parsed::Incomplete);
-            assert_eq!(read_trial(nth, whole.as_bytes()), read_trial(nth, more.as_bytes()));
-            let Parsed::Complete(trial) = read_trial(nth, whole.as_bytes()) else {
-                panic!("{line} is whole");
-            };
-            assert_eq!((trial.len, trial.is_last), (whole.len(), nth >= 3));
-            (trial.verdict, trial.in_block)
-        };
-        let discarded = "-EXECABORT Transaction discarded because of: BUSY Redis is busy";
-        for nth in 0..5 {
-            let (is_exec, begins) = (nth == 3, nth == 0 || nth == 2);
-            let ok = if is_exec { (Wrong, None) } else { (Accepted, Some(begins)) };
-            assert_eq!(read(nth, "+OK"), ok);
-            assert_eq!(
-                read(nth, "*0"),
-                if is_exec { (Accepted, Some(false)) } else { (Wrong, None) }
-            );
-            assert_eq!(read(nth, "-BUSY x"), (Busy, None));
-            assert_eq!(read(nth, discarded), (Busy, is_exec.then_some(false)));
-            assert_eq!(read(nth, "-EXECABORT x"), (Refused, is_exec.then_some(false)));
-            assert_eq!(read(nth, "-ERR unknown command"), (Refused, None));
-            ["+QUEUED", "+OK ", ":", "*1"]
-                .iter()
-                .for_each(|one| assert_eq!(read(nth, one).0, Wrong));
+    fn a_trial_shows_that_each_command_around_a_block_is_known() {
+        use TrialReply::{Accepted, Busy, Refused};
+        let replies = [
+            "-ERR DISCARD without MULTI",
+            "-ERR EXEC without MULTI",
+            "+OK",
+            "-ERR unknown command 'EXEC', with args beginning with: ",
+            "-NOPERM this user has no permissions to run the 'discard' command",
+            "-BUSY Redis is busy running a script.",
+            "-EXECABORT Transaction discarded because of: BUSY Redis is busy running a script.",
+        ];
+        for (request, accepted) in [
+            ((Trial::Ends, false), replies[0]),
+            ((Trial::Ends, true), replies[1]),
+            ((Trial::Empty, false), replies[2]),
+            ((Trial::Empty, true), replies[2]),
+        ] {
+            for reply in replies {
+                let (trial, is_last) = request;
+                let read = read_trial(trial, is_last, format!("{reply}\r\n").as_bytes());
+                let expected = match reply {
+                    _ if reply == accepted => Some(Accepted),
+                    "+OK" => None,
+                    _ if reply.contains("BUSY ") => Some(Busy),
+                    _ => Some(Refused),
+                };
+                assert_eq!(read, expected, "{request:?}: {reply}");
+            }
+            for wrong in ["+QUEUED", "+OK ", ":1", "*0", "$-1"] {
+                let (trial, is_last) = request;
+                assert_eq!(read_trial(trial, is_last, format!("{wrong}\r\n").as_bytes()), None);
+            }
         }
     }
 

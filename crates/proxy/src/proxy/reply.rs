@@ -254,6 +254,7 @@ impl Proxy {
                 servers.recycle(batch);
             }
             Payload::Internal(number) => servers.end_internal(base, id, number),
+            Payload::Trial(trial) => servers.note_trial(base, id, trial),
             Payload::Single(_) => {}
         }
     }
@@ -269,7 +270,7 @@ impl Proxy {
                 clients.settle_others(base, batch.parts());
                 servers.recycle(batch);
             }
-            Some(Payload::Internal(_)) | None => {}
+            Some(Payload::Internal(_) | Payload::Trial(_)) | None => {}
         }
         base.reply.sent = UNSENT;
     }
@@ -304,6 +305,7 @@ impl Proxy {
                 servers.refuse_internal(base, id, number);
             }
             (Some(Payload::Internal(number)), _) => servers.end_internal(base, id, number),
+            (Some(Payload::Trial(trial)), _) => servers.note_trial(base, id, trial),
             (None, _) => {}
         }
         self.base.reply.sent = UNSENT;
@@ -381,7 +383,7 @@ impl Proxy {
                 parts.for_each(|part| clients.fail(base, part, Some(server), fault, sent));
                 servers.recycle(batch);
             }
-            LinkEvent::Failed { payload: Payload::Internal(_), .. } => {}
+            LinkEvent::Failed { payload: Payload::Internal(_) | Payload::Trial(_), .. } => {}
             LinkEvent::Lost(lost) => self.settle_lost(lost),
             LinkEvent::CutOff(request) => clients.cut_off(base, request),
             LinkEvent::Known(at, hold_after) => {

@@ -148,9 +148,12 @@ impl Servers {
     /// Notes an error that a server has answered with.
     #[cold]
     pub(crate) fn note_error(&mut self, base: &mut Base, id: ConnId, line: &[u8]) {
-        let Some(at) = self.links.find(id).map(|link| link.at) else { return };
+        let Some(link) = self.links.find(id) else { return };
+        let at = link.at;
         let line = base.pool(at).upstream.busy_line(line);
-        if line.is_some() || self.state(at).said_busy {
+        // A busy server answers parts of a trial as any other does.
+        let is_trial = link.outstanding.front().is_some_and(Message::is_trial);
+        if line.is_some() || self.state(at).said_busy && !is_trial {
             self.note_busy_line(base, at, line.as_deref());
         }
     }
@@ -161,7 +164,7 @@ impl Servers {
         let is_held = self.states[asks.pool()][server].silence.hold == Hold::On;
         let is_held = is_held && asks.class != LinkClass::Control;
         let is_free = |link: &Link| {
-            link.is_up() && link.proves_at.is_none() && link.outstanding.is_empty() && !is_held
+            link.is_up() && !link.must_prove && link.outstanding.is_empty() && !is_held
         };
         self.find_link(base, asks, server).is_some_and(is_free)
     }
@@ -231,7 +234,7 @@ impl Link {
         match message.effort {
             _ if message.is_late() => None,
             // No client waits for it.
-            _ if matches!(message.payload, Payload::Internal(_)) => None,
+            _ if matches!(message.payload, Payload::Internal(_) | Payload::Trial(_)) => None,
             Effort::Waits | Effort::Watches => None,
             Effort::Quick => Some(message.since.after(timeouts.reply)),
             // Not before the server has had its time for the first one.

@@ -208,7 +208,9 @@ impl Servers {
             let requests: Vec<RequestId> = match &waiting.payload {
                 Payload::Fetch(batch) => batch.outstanding().map(|one| one.part.request).collect(),
                 Payload::Single(part) => vec![part.request],
-                Payload::Internal(_) => unreachable!("an internal command does not wait"),
+                Payload::Internal(_) | Payload::Trial(_) => {
+                    unreachable!("the proxy's own do not wait")
+                }
             };
             requests
         })
@@ -248,6 +250,7 @@ impl Servers {
         for (id, link) in self.links.iter() {
             let queue = link.queue_timeout(&base.pool(link.at).plan.timeouts);
             let pending = link.outstanding.range(link.first_pending()..);
+            let pending = pending.filter(|message| message.expires());
             let oldest = pending.map(|message| message.since).min();
             let is_over = |since: Time| now >= since.after(queue);
             let at = id.index();

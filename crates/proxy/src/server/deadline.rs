@@ -14,7 +14,8 @@ impl Link {
         // Not in the order of their times, since some have waited for their turn.
         let queue = self.queue_timeout(timeouts);
         let pending = self.outstanding.range(self.first_pending()..);
-        let queued = pending.map(|message| message.since.after(queue)).min();
+        let queued = pending.filter(|message| message.expires());
+        let queued = queued.map(|message| message.since.after(queue)).min();
         let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         let waiting = self.queue.oldest().map(|since| since.after(queue));
@@ -39,7 +40,7 @@ impl Link {
     /// Whether a message waits for as long as it may to be sent.
     pub(super) fn has_late(&self, now: Time, queue: u64) -> bool {
         let mut pending = self.outstanding.range(self.first_pending()..);
-        pending.any(|message| now >= message.since.after(queue))
+        pending.any(|message| message.expires() && now >= message.since.after(queue))
     }
 
     /// Returns how long a request may wait until it is sent.

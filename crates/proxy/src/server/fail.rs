@@ -7,6 +7,7 @@ use super::Servers;
 use super::batch::{Batch, Entry};
 use super::link::{Link, State};
 use super::message::{Message, Payload, Unit};
+use super::rest::TRIAL;
 use super::state::Hold;
 use super::topics::TopicsLost;
 use crate::base::connection::Connection;
@@ -147,7 +148,7 @@ impl Servers {
     /// Takes requests that waited too long to be sent out of the queue.
     fn expire_pending(&mut self, base: &mut Base, id: ConnId, queue: u64) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let late = |message: &Message| base.now >= message.since.after(queue);
+        let late = |one: &Message| one.expires() && base.now >= one.since.after(queue);
         if !link.outstanding.range(link.first_pending()..).any(late) {
             return;
         }
@@ -171,8 +172,10 @@ impl Servers {
         for message in pending {
             self.count_gone(&message);
             let (fault, payload) = (fault(&message), message.payload);
-            if let Payload::Internal(number) = payload {
-                self.end_internal(base, id, number);
+            match payload {
+                Payload::Internal(number) => self.end_internal(base, id, number),
+                Payload::Trial(_) => self.give_up_trial(base, id),
+                Payload::Single(_) | Payload::Fetch(_) => {}
             }
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
@@ -289,7 +292,6 @@ impl Servers {
         base.pools[at.pool as usize].conn_keys.remove_link(link.conn_key);
         let state = self.state(at);
         let (probing, judges) = (state.probe == Some(id), state.judge == Some(id));
-        let heard = state.silence.heard;
         let place = self.place_of(id, &link);
         let state = self.state(at);
         state.forget(id);
@@ -309,18 +311,11 @@ impl Servers {
         if fault == Fault::ConnectTimeout {
             state.counters.add(ServerCounter::ConnectTimeout, 1);
         }
-        // A server may close a link that was idle, a restart ends links that worked, and a slow
-        // request may never end. None of these is a reason to believe the server down. If it is,
-        // the next connect will show it.
-        self.count_fruitless(base, &link, fault);
-        let harmless = match fault {
-            Fault::LinkLost => link.has_worked(base.now),
-            // It is a reply, perhaps to another request, and the next link may begin with it. But a
-            // server that was down has to answer something rightly.
-            _ if link.has_wrong_reply(fault) => link.has_answered() || self.state(at).may_be_well(),
-            Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
-            _ => false,
-        };
+        let is_trial = place == Some(TRIAL) && link.was_up();
+        if !is_trial {
+            self.count_fruitless(base, &link, fault);
+        }
+        let harmless = self.is_harmless(base, &link, fault);
         let mut stand_in = None;
         match fault.row().blame {
             _ if !base.server(at).is_in_service() => {}
@@ -332,6 +327,7 @@ impl Servers {
                 self.server_failed(base, at, fault);
             }
             _ if base.server(at).health == Health::Down => {}
+            Blame::Server if is_trial => self.rest_trial(base, &link, fault),
             Blame::Server if harmless => {}
             Blame::Server if !link.was_up() => {
                 stand_in = self.judge(base, (&link, place, judges), fault);
@@ -356,6 +352,22 @@ impl Servers {
             self.judge_again(base, at);
         }
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
+    }
+
+    /// Whether a link may end like this though its server is well: a server may close one that was
+    /// idle, a restart ends links that worked, and a slow request may never end. If the server is
+    /// down, the next connect will show it.
+    fn is_harmless(&self, base: &Base, link: &Link, fault: Fault) -> bool {
+        let state = &self.states[link.at.pool as usize][link.at.server as usize];
+        let timeouts = &base.pool(link.at).plan.timeouts;
+        match fault {
+            Fault::LinkLost => link.has_worked(base.now),
+            // It is a reply, perhaps to another request, and the next link may begin with it. But a
+            // server that was down has to answer something rightly.
+            _ if link.has_wrong_reply(fault) => link.has_answered() || state.may_be_well(),
+            Fault::ReplyTimeout => link.is_alone_silent(state.silence.heard, timeouts),
+            _ => false,
+        }
     }
 
     /// Gives up the messages of a dead link.

@@ -5,11 +5,11 @@
 use metrics::ServerCounter;
 use proto::{Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Parsed};
 
-use super::block::{Blocks, TrialProgress};
 use super::link::{Handshake, Link, State};
 use super::message::Message;
 use super::pair::{EARLY_REPLY, UNASKED};
 use super::state::Proof;
+use super::trial::Blocks;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Source;
 use crate::base::connection::Connection;
@@ -27,9 +27,6 @@ impl Servers {
         link.begin_handshake(base, login);
         let (at, begun) = (link.at, link.begun);
         self.note_connect(base, at, begun);
-        if self.is_tried(at, id) {
-            self.add_trial(base, id);
-        }
         let state = self.state(at);
         state.unable_pause = limits::BACKOFF_FIRST_US;
         state.counters.add(ServerCounter::Connects, 1);
@@ -41,16 +38,10 @@ impl Servers {
     }
 
     /// Repeats the handshake with a server that may have fallen silent, on a link on which it owes
-    /// nothing. A trial goes ahead of it.
+    /// nothing.
     pub(super) fn repeat_handshake(&mut self, base: &mut Base, id: ConnId) {
-        let Some(at) = self.at(id) else { return };
-        let is_tried = self.is_tried(at, id);
         let Some(link) = self.links.find_mut(id) else { return };
-        if is_tried {
-            link.begin_shared_trial(base);
-        } else {
-            link.begin_handshake(base, None);
-        }
+        link.begin_handshake(base, None);
         self.arm(base, id);
     }
 
@@ -76,7 +67,7 @@ impl Servers {
         let (at, until) = (link.at, base.now.after(limits::BUSY_PAUSE_US));
         (link.since, link.look_at) = (base.now, Some(until));
         self.note_busy_answer(base, id);
-        if self.is_tried(at, id) {
+        if self.is_trial_link(at, id) {
             return self.end_trial(base, id, Blocks::Refused(Fault::Busy, until));
         }
         if self.state(at).probe == Some(id) {
@@ -111,22 +102,12 @@ impl Servers {
         id: ConnId,
         source: Source<'_>,
     ) -> Result<(), &'static str> {
-        let Some(at) = self.at(id) else { return Ok(()) };
-        let is_trial = self.is_tried(at, id);
         let Some(link) = self.links.find_mut(id) else { return Ok(()) };
-        let State::Handshake(Handshake { unsent, begun, login, trial, .. }) = &link.state else {
+        let State::Handshake(Handshake { unsent, login, .. }) = &link.state else {
             return Ok(());
         };
-        // A server answers the first requests of a trial before it has all of them.
-        let is_early = !(unsent.is_empty() || is_trial && *begun);
-        if trial.is_some() && !*begun {
-            return Err(EARLY_REPLY);
-        }
+        let (at, is_early) = (link.at, !unsent.is_empty());
         link.partial.extend_from_slice(source.bytes);
-        if trial.is_some() {
-            self.note_life(base, at);
-            return self.read_trial(base, id);
-        }
         let pool = base.pool(at);
         let conn_key = link.asked_conn_key(base);
         let answer = pool.upstream.read_handshake(*login, conn_key, &link.partial);
@@ -160,18 +141,9 @@ impl Servers {
                 return Ok(());
             }
             Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
-            Parsed::Incomplete => return Err(ENDLESS),
+            Parsed::Incomplete => return Err("a handshake without end"),
             Parsed::Malformed(why) => return Err(why),
         };
-        if is_trial {
-            self.note_life(base, at);
-            let Some(link) = self.links.find_mut(id) else { return Ok(()) };
-            link.partial.drain(..len);
-            if let State::Handshake(handshake) = &mut link.state {
-                handshake.trial = Some(TrialProgress::new(false));
-            }
-            return self.read_trial(base, id);
-        }
         if len < link.partial.len() {
             return Err(UNASKED);
         }
@@ -212,7 +184,9 @@ impl Servers {
         }
         self.end_judge(base, id, asked);
         // A link that has shown that its server is well has its place by now.
-        self.end_rest(base, id);
+        if !self.is_trial_link(at, id) {
+            self.end_rest(base, id);
+        }
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
         // It may have come late because its server was silent: what was known before judges that.
         self.note_up(base, id);
@@ -220,6 +194,9 @@ impl Servers {
         let capabilities = base.server(at).capabilities.unwrap_or_default();
         if before.is_some_and(|before| !capabilities.include(before)) {
             self.close_unfit(base, at, capabilities);
+        }
+        if self.is_trial_link(at, id) {
+            self.begin_trial(base, id);
         }
         self.mark_dirty(id);
         self.arm(base, id);
@@ -301,20 +278,11 @@ impl Servers {
 }
 
 impl Link {
-    /// Returns the number of unsent bytes that leave before it repeats the handshake.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn ahead_of_proof(&self) -> usize {
-        let ahead = self.proves_at.map_or(0, |at| at.saturating_sub(self.sent));
-        self.begun().max(ahead as usize)
-    }
-
     /// Whether it has repeated its handshake by then, and nothing has come.
     pub(super) fn is_unanswered_since(&self, time: Time) -> bool {
-        let State::Handshake(Handshake { trial, .. }) = &self.state else { return false };
-        let has_replies = trial.as_ref().is_some_and(TrialProgress::has_replies);
-        let has_come = self.look_at.is_some() || !self.partial.is_empty() || has_replies;
-        self.was_up() && !has_come && self.begun <= time
+        let repeats = matches!(self.state, State::Handshake(_)) && self.was_up();
+        let has_come = self.look_at.is_some() || !self.partial.is_empty();
+        repeats && !has_come && self.begun <= time
     }
 
     /// Returns the connection key that its handshake asks for. The requests on a control link
@@ -339,27 +307,11 @@ impl Link {
         let mut unsent = Vec::new();
         pool.upstream.write_handshake(login, self.asked_conn_key(base), &mut unsent);
         let login = login.is_some();
-        let was_busy = matches!(&self.state, State::Handshake(shake) if shake.trial.is_none());
-        let (begun, trial) = (false, None);
-        self.begin(base, Handshake { unsent, begun, login, was_busy, trial });
-    }
-
-    /// Writes the trial on a link that clients share.
-    fn begin_shared_trial(&mut self, base: &Base) {
-        let mut unsent = Vec::new();
-        base.pool(self.at).upstream.write_trial(&mut unsent);
-        let (begun, login, was_busy) = (false, false, false);
-        let trial = Some(TrialProgress::new(true));
-        self.begin(base, Handshake { unsent, begun, login, was_busy, trial });
-    }
-
-    fn begin(&mut self, base: &Base, handshake: Handshake) {
-        self.set_state(State::Handshake(handshake));
-        (self.since, self.proves_at) = (base.now, None);
+        let was_busy = matches!(self.state, State::Handshake(_));
+        self.set_state(State::Handshake(Handshake { unsent, login, was_busy }));
+        (self.since, self.must_prove) = (base.now, false);
         if self.proven {
             self.begun = base.now;
         }
     }
 }
-
-pub(super) const ENDLESS: &str = "a handshake without end";

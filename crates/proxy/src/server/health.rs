@@ -5,8 +5,8 @@
 use std::borrow::Cow;
 
 use super::Servers;
-use super::block::Blocks;
 use super::link::{Link, State};
+use super::trial::Blocks;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;

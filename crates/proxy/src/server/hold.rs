@@ -144,13 +144,11 @@ impl Servers {
     pub(super) fn may_write(&mut self, base: &mut Base, id: ConnId) -> bool {
         let Some(link) = self.links.find(id) else { return false };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let proves_next = link.proves_at.is_some() && link.ahead_of_proof() == 0;
-        let is_held = state.silence.hold != Hold::Off && !link.class.is_never_held();
-        let may_begin = !is_held && !proves_next;
+        let may_begin = state.silence.hold == Hold::Off || link.class.is_never_held();
         match &link.state {
             State::Connecting => false,
             State::Handshake(handshake) => !handshake.unsent.is_empty(),
-            State::Up(_) if proves_next && !link.is_waiting() => {
+            State::Up(_) if link.must_prove && !link.is_waiting() => {
                 self.repeat_handshake(base, id);
                 true
             }
@@ -300,7 +298,7 @@ impl Servers {
             let dropped = link.withdraw_where(|message| match &message.payload {
                 Payload::Single(part) => message.held && may_drop(part.request),
                 Payload::Fetch(batch) => message.held && may_drop_all(batch),
-                Payload::Internal(_) => false,
+                Payload::Internal(_) | Payload::Trial(_) => false,
             });
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| base.now >= batch.since.after(time));

@@ -22,7 +22,6 @@ use proto::{Progress, Upstream};
 
 use super::around::Around;
 use super::batch::Batch;
-use super::block::TrialProgress;
 use super::costs::Costs;
 use super::effort::{Answered, WorkTurn};
 use super::inflight::InflightLimit;
@@ -126,8 +125,8 @@ pub(super) struct Link {
     pub(super) around: Around,
     /// It is counted among the links on which its server owes a reply.
     pub(super) owes: bool,
-    /// It repeats the handshake before anything behind this offset is sent.
-    pub(super) proves_at: Option<u64>,
+    /// It repeats the handshake before anything else is sent.
+    pub(super) must_prove: bool,
     /// It has received a reply, so its loss is not a failure to connect.
     pub(super) proven: bool,
     /// Bytes held, as last reported to the memory account.
@@ -148,13 +147,9 @@ pub(super) enum State {
 pub(super) struct Handshake {
     /// Its bytes that are not sent yet.
     pub(super) unsent: Vec<u8>,
-    /// Some of its bytes are sent.
-    pub(super) begun: bool,
     /// It contains a login; and a busy server has refused it before.
     pub(super) login: bool,
     pub(super) was_busy: bool,
-    /// The trial, once the answer to the handshake has come, or where it goes ahead of that.
-    pub(super) trial: Option<TrialProgress>,
 }
 
 impl Link {
@@ -211,7 +206,7 @@ impl Link {
             dirty: false,
             around: Around::default(),
             owes: false,
-            proves_at: None,
+            must_prove: false,
             proven: false,
             counted: 0,
         }
@@ -348,6 +343,7 @@ impl Link {
             }
             Payload::Internal(number) => self.forget_internal(*number),
             Payload::Single(_) => self.forget_cost(message.cost),
+            Payload::Trial(_) => {}
         }
     }
 
@@ -447,7 +443,6 @@ impl Link {
             start += len;
         }
         self.queued -= gone;
-        self.proves_at = self.proves_at.map(|at| at.min(self.queued));
         if !cuts.is_empty() {
             self.out.cut(&cuts);
         }

@@ -3,6 +3,7 @@
 use proto::{Ask, Item, Upstream};
 
 use super::batch::Batch;
+use super::trial::TrialMessage;
 use crate::Time;
 use crate::base::buffer::End;
 use crate::base::id::ConnId;
@@ -94,6 +95,8 @@ pub(crate) enum Payload {
     Single(Part),
     /// An internal command: no client waits for the reply. The number identifies the command.
     Internal(u64),
+    /// A trial, whether the server executes blocks.
+    Trial(TrialMessage),
 }
 
 /// A value that is arriving.
@@ -122,13 +125,24 @@ pub(crate) enum Unit {
 }
 
 impl Message {
+    /// Whether it is withdrawn when it could not be sent in time. A trial stays as long as its link
+    /// does: it may be needed yet, and whoever waits for it has a deadline.
+    pub(super) fn expires(&self) -> bool {
+        !self.is_trial()
+    }
+
+    #[inline]
+    pub(super) fn is_trial(&self) -> bool {
+        matches!(self.payload, Payload::Trial(_))
+    }
+
     /// Returns how many parts of requests wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.payload {
             _ if self.is_late() => 0,
             Payload::Fetch(batch) => batch.outstanding().count(),
             Payload::Single(_) => 1,
-            Payload::Internal(_) => 0,
+            Payload::Internal(_) | Payload::Trial(_) => 0,
         }
     }
 
@@ -142,7 +156,7 @@ impl Message {
         match &self.payload {
             Payload::Fetch(batch) => batch.outstanding().map(|entry| entry.part).collect(),
             Payload::Single(part) => vec![*part],
-            Payload::Internal(_) => Vec::new(),
+            Payload::Internal(_) | Payload::Trial(_) => Vec::new(),
         }
     }
 
@@ -154,14 +168,14 @@ impl Message {
         }
     }
 
-    /// Returns the client whose request it is, or nobody for an internal command; `None` if it has
+    /// Returns the client whose request it is, or nobody if it is the proxy's own; `None` if it has
     /// reads of several requests, or its request has been answered.
     #[cold]
     pub(super) fn asker(&self) -> Option<ConnId> {
         match &self.payload {
             _ if self.is_late() => None,
             Payload::Fetch(batch) => batch.is_of_one_request().then(|| batch.entries[0].client),
-            Payload::Single(_) | Payload::Internal(_) => Some(self.client),
+            Payload::Single(_) | Payload::Internal(_) | Payload::Trial(_) => Some(self.client),
         }
     }
 

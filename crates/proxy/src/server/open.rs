@@ -159,8 +159,7 @@ impl Servers {
             // Each request that waits for it is refused in these words.
             return Err(failed(Fault::Busy));
         }
-        // One that is about to be tried takes nothing before.
-        let is_up = link.is_up() && link.proves_at.is_none();
+        let is_up = link.is_up() && !link.must_prove;
         if is_up && !link.is_waiting() && self.is_suspect(base, link) {
             // The link has to repeat the handshake before anything is sent on it.
             self.repeat_handshake(base, id);

@@ -155,7 +155,9 @@ impl Servers {
             if is_step {
                 // Each reply within a block has its time.
                 link.owed = link.since;
-                link.own.note_block_error(head.bytes);
+                if !message.is_trial() {
+                    link.own.note_block_error(head.bytes);
+                }
                 return Ok(Reply::Nothing(head.bytes.len()));
             }
             return Ok(Reply::Line(item.kind, head.bytes));
@@ -236,8 +238,7 @@ impl Servers {
         if message.effort.may_be_long() {
             link.answered.add(message.effort, kind, message.ask.command, base.reply.sent);
         }
-        // A batch, or a handshake that is to be repeated.
-        let (at, waits) = (link.at, link.batch.is_some() || link.proves_at.is_some());
+        let (at, batch_waits) = (link.at, link.batch.is_some());
         link.replies = link.replies.wrapping_add(1);
         // One in eight tells enough, and the first tells of a link of which nothing is known.
         let is_sample = link.replies.is_multiple_of(8) || link.replies == 1;
@@ -256,7 +257,8 @@ impl Servers {
         }
         let (failed_before, said_busy) = (state.failures > 0, state.said_busy);
         let is_unproven = state.proof != Proof::Proven;
-        if kind == ItemKind::Error {
+        // A trial is refused where all is well.
+        if kind == ItemKind::Error && !message.is_trial() {
             state.counters.add(ServerCounter::Errors, 1);
         }
         if began != UNSENT {
@@ -265,7 +267,8 @@ impl Servers {
         if failed_before {
             self.request_answered(base, at);
         }
-        if said_busy && kind != ItemKind::Error {
+        // A busy server takes an empty block.
+        if said_busy && kind != ItemKind::Error && !message.is_trial() {
             self.note_busy_line(base, at, None);
         }
         if is_unproven && kind == ItemKind::Status {
@@ -274,7 +277,7 @@ impl Servers {
         if owes_nothing {
             self.note_owing(base, id);
         }
-        if waits && !bug!(LeaveGathered) {
+        if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
         }
         if message.is_late() {
@@ -460,7 +463,7 @@ fn match_item(message: &mut Message, item: &Item, bytes: &[u8]) -> Result<Found,
         (Payload::Single(part), ItemKind::Status | ItemKind::Part) => {
             Ok((*part, Unit::Single, None))
         }
-        (Payload::Internal(_), ItemKind::Status | ItemKind::Part) => {
+        (Payload::Internal(_) | Payload::Trial(_), ItemKind::Status | ItemKind::Part) => {
             Ok((Part::whole(NONE), Unit::Internal, None))
         }
         _ => Err(IMPOSSIBLE_REPLY),

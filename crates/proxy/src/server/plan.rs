@@ -3,10 +3,10 @@
 
 use super::LinkEvent;
 use super::Servers;
-use super::block::Blocks;
 use super::fail::tell_lost;
 use super::link::Link;
 use super::state::{Gauges, Proof, ServerState};
+use super::trial::Blocks;
 use crate::Action;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -55,7 +55,7 @@ impl Servers {
     pub(crate) fn believe(&mut self, base: &mut Base, at: ServerAt) {
         let state = self.state(at);
         // The login may be another one.
-        if !matches!(state.blocks, Blocks::Tried(_)) {
+        if !matches!(state.blocks, Blocks::Tried(_) | Blocks::TriedShared(_)) {
             state.blocks = Blocks::Unknown;
         }
         if state.proof == Proof::Disproved {
@@ -130,10 +130,8 @@ impl Servers {
         let (probe, judge) = (state.probe, state.judge.take());
         // One that has taken a place retires as the others do.
         let judge = judge.filter(|id| !state.has_place(*id));
-        if let Blocks::Tried(trial) = state.blocks
-            && !self.links.find(trial).is_some_and(Link::was_up)
-        {
-            self.end_trial(base, trial, Blocks::Unknown);
+        if let Blocks::Tried(trial) = state.blocks {
+            self.retire_link(base, trial);
         }
         for id in probe.into_iter().chain(judge) {
             self.close_quietly(base, id);

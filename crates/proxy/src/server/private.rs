@@ -263,12 +263,10 @@ impl Servers {
         self.send_internal(base, link, Payload::Internal(UNBLOCK), ask, &words)
     }
 
-    /// Drops what was to end waits from a dead link: behind another, the numbers may be those of
-    /// others.
-    pub(super) fn drop_unblocks(&mut self, base: &mut Base, dead: ConnId) {
+    /// Drops from a dead link what means nothing on another.
+    pub(super) fn drop_bound(&mut self, base: &mut Base, dead: ConnId) {
         let Some(link) = self.links.find_mut(dead) else { return };
-        let is_it = |message: &Message| matches!(message.payload, Payload::Internal(UNBLOCK));
-        let dropped = link.withdraw_where(is_it);
+        let dropped = link.withdraw_bound();
         self.fail_pending(base, dead, dropped, |_| Fault::Dropped);
     }
 
@@ -379,6 +377,14 @@ impl Servers {
 }
 
 impl Link {
+    /// Withdraws what means nothing on another link: a trial, and what was to end waits, since the
+    /// numbers may be those of others.
+    pub(super) fn withdraw_bound(&mut self) -> Vec<Message> {
+        self.withdraw_where(|message| {
+            message.is_trial() || matches!(message.payload, Payload::Internal(UNBLOCK))
+        })
+    }
+
     /// Notes that a message is taken out of the queue. If its server was to watch nothing any more
     /// behind it, what it watches still has to be ended.
     pub(super) fn keep_watch_of(&mut self, message: &Message) {

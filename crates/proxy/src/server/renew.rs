@@ -24,6 +24,7 @@ use super::message::{Message, Payload};
 use super::open::is_out;
 use super::order::Weighted;
 use super::queue::FairQueue;
+use super::trial::Blocks;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
@@ -46,10 +47,11 @@ impl Servers {
             && !state.refuses(base.pool(at).conn_keys.of(conn_key), base.now)
             && base.server(at).is_in_service()
             && !is_out(base.server(at));
-        if !may_connect || !link.may_be_renewed(base) || state.probe == Some(dead) {
+        let is_needed = state.probe != Some(dead) && state.blocks != Blocks::Tried(dead);
+        if !may_connect || !link.may_be_renewed(base) || !is_needed {
             return false;
         }
-        self.drop_unblocks(base, dead);
+        self.drop_bound(base, dead);
         let Some(unsent) = self.take_unsent(base, dead) else { return false };
         let judge = self.judge_for(dead, at, (conn_key, class));
         let id = judge.unwrap_or_else(|| self.begin_connect(base, at, conn_key, class));
@@ -115,6 +117,7 @@ impl Servers {
             return;
         }
         self.stand_in_as_well(dead.at, dead_id, id);
+        dead.withdraw_bound();
         if let Some(batch) = dead.batch.take() {
             dead.launch_batch(batch, upstream);
         }
@@ -227,7 +230,7 @@ impl Owed {
 fn clients_of(message: &Message) -> impl Iterator<Item = ConnId> {
     let entries = match &message.payload {
         Payload::Fetch(batch) => &batch.entries[..],
-        Payload::Single(_) | Payload::Internal(_) => &[],
+        Payload::Single(_) | Payload::Internal(_) | Payload::Trial(_) => &[],
     };
     let clients = entries.iter().map(|entry| entry.client).chain([message.client]);
     clients.filter(|client| *client != ConnId::NONE)

@@ -90,8 +90,7 @@ impl Servers {
         if link.class == LinkClass::Private {
             return Some(PRIVATE);
         }
-        // A link that clients share, which was up, may be tried as well.
-        if self.is_tried(link.at, id) && !link.was_up() {
+        if self.is_trial_link(link.at, id) {
             return Some(TRIAL);
         }
         let state = &self.states[link.at.pool as usize][link.at.server as usize];

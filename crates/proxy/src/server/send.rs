@@ -170,18 +170,31 @@ impl Servers {
         if !link.has_room(&base.limits) || !base.memory.has_room(words.len()) {
             return false;
         }
-        let before = link.out.len();
-        link.out.open(&mut base.spares);
-        link.out.copy(words);
         if let Payload::Internal(number) = payload {
             link.internal.push(number);
         }
+        self.launch_internal(base, id, payload, ask, words);
+        true
+    }
+
+    /// As `send_internal`, whether there is room or not.
+    pub(super) fn launch_internal(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        payload: Payload,
+        ask: Ask,
+        words: &[u8],
+    ) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let before = link.out.len();
+        link.out.open(&mut base.spares);
+        link.out.copy(words);
         let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
         link.launch(MessageForm { payload, ask, is_update: false }, nobody, before, base.now);
         link.account(&mut base.memory);
         self.mark_dirty(id);
         self.arm(base, id);
-        true
     }
 
     /// `ResendUpdate`: sends bytes for a part again.

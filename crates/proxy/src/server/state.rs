@@ -6,9 +6,9 @@ use std::cell::Cell;
 use metrics::{Counters, Recorder, WorkerMetrics};
 use proto::ConnKey;
 
-use super::block::Blocks;
 use super::rest::{Rests, StandIn};
 use super::topics::ServerTopics;
+use super::trial::Blocks;
 use super::verdict::FailedAttempt;
 use super::work::WorkRecord;
 use crate::base::ServerAt;

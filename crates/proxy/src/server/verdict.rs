@@ -233,7 +233,7 @@ impl Servers {
             if is_idle && link.class == LinkClass::Subscribed {
                 self.ping_topics(base, at);
             } else if is_idle {
-                link.proves_at = Some(0);
+                link.must_prove = true;
                 self.mark_dirty(id);
             }
         }

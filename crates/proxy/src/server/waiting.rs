@@ -35,7 +35,9 @@ impl Waiting {
         match &self.payload {
             Payload::Fetch(batch) => batch.entries[batch.entries.len() - 1].part,
             Payload::Single(part) => *part,
-            Payload::Internal(_) => unreachable!("an internal command does not wait"),
+            Payload::Internal(_) | Payload::Trial(_) => {
+                unreachable!("the proxy's own commands do not wait")
+            }
         }
     }
 
@@ -47,7 +49,9 @@ impl Waiting {
                 (part, if self.merges { cost } else { self.cost })
             }
             Payload::Single(part) => (*part, self.cost),
-            Payload::Internal(_) => unreachable!("an internal command does not wait"),
+            Payload::Internal(_) | Payload::Trial(_) => {
+                unreachable!("the proxy's own commands do not wait")
+            }
         }
     }
 

@@ -4,7 +4,9 @@ use proto::protocol;
 use proxy::plan::PoolPlan;
 use proxy::{Closed, ConnId, Event};
 
-use crate::stage::resp::{HELLO, TOLD_FULL, WELCOME, all, comes_up, refuses, request as resp};
+use crate::stage::resp::{
+    HELLO, TOLD_FULL, WELCOME, all, comes_up, is_tried, refuses, request as resp,
+};
 use crate::stage::{SECOND, Stage};
 
 fn redis(set: impl FnOnce(&mut PoolPlan)) -> Stage {
@@ -56,18 +58,12 @@ fn stood_in_of(server_connections: usize) -> (Stage, ConnId, [ConnId; 2]) {
     (stage, link, [one, other])
 }
 
-fn trial() -> String {
-    all(&["HELLO 2", "MULTI", "DISCARD", "MULTI", "EXEC"])
-}
-
 /// Its links do not tell of another server.
 #[test]
 fn a_link_that_is_refused_makes_nobody_try_transactions_anew() {
     let (mut stage, link, client) = served(|pool| pool.hold_after = None);
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    stage.end_turn();
-    let one = stage.establishes_with(&trial());
-    stage.says(one, &format!("{WELCOME}+OK\r\n+OK\r\n+OK\r\n*0\r\n"));
+    is_tried(&mut stage);
     for round in 0..3 {
         if round > 0 {
             let other = stage.client();

@@ -10,12 +10,11 @@ use proxy::tenants::plan::{Over, TenantPlan, TenantRules};
 use proxy::{Closed, ConnId};
 use shard::Distribution;
 
-use crate::stage::resp::BUSY;
+use crate::stage::resp::{BUSY, NO_BLOCK, comes_up, ends, is_tried, tries};
 use crate::stage::{SECOND, Stage};
 
 const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
 const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
-const ACCEPTED: &str = "+OK\r\n+OK\r\n+OK\r\n*0\r\n";
 
 /// Returns a request as servers receive it.
 fn resp(text: &str) -> String {
@@ -33,11 +32,6 @@ fn block(requests: &[&str]) -> String {
 /// Returns the replies to a block of so many requests.
 fn replies(requests: usize, last: &str) -> String {
     format!("+OK\r\n{}{last}", "+QUEUED\r\n".repeat(requests))
-}
-
-fn trial() -> String {
-    let requests = ["HELLO 2", "MULTI", "DISCARD", "MULTI", "EXEC"];
-    requests.iter().map(|one| resp(one)).collect()
 }
 
 /// A pool of these servers, and the links to them.
@@ -65,20 +59,11 @@ fn one() -> (Stage, ConnId, ConnId) {
     (stage, links[0], client)
 }
 
-/// Answers the trial that a first block waits for.
-fn accept(stage: &mut Stage, answer: &str) {
-    stage.end_turn();
-    let link = stage.establishes_with(&trial());
-    stage.says(link, &format!("{WELCOME}{answer}"));
-    assert!(stage.closed.contains(&link), "a trial's link serves nobody");
-    stage.end_turn();
-}
-
 /// A server that has shown that it executes blocks.
 fn tried() -> (Stage, ConnId, ConnId) {
     let (mut stage, link, client) = one();
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     assert_eq!(stage.turn(link), block(&["GET k"]));
     stage.says(link, &replies(1, "*1\r\n$-1\r\n"));
     assert_eq!(stage.received(client), "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
@@ -198,7 +183,7 @@ fn keys_of_a_transaction_are_on_one_server() {
         "-EXECABORT Transaction discarded because of previous errors. The first: CROSSSLOT ";
     assert!(told.contains(because), "{told}");
     stage.says(client, "MULTI\r\nMGET {a}1 {a}2\r\nDEL {a}3\r\nTIME\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     let sent: Vec<String> = links.iter().map(|link| stage.turn(*link)).collect();
     assert_eq!(sent.concat(), block(&["MGET {a}1 {a}2", "DEL {a}3", "TIME"]), "whole, to one");
     let told = stage.received(client);
@@ -215,7 +200,8 @@ fn a_server_is_tried_before_its_first_block_and_again_when_it_may_be_another() {
     stage.closes(link, Closed::Reset);
     stage.end_turn();
     stage.says(client, "MULTI\r\nSET k 1\r\nEXEC\r\nGET k\r\n");
-    accept(&mut stage, "-ERR unknown command 'MULTI'\r\n");
+    let refused = "-ERR unknown command 'MULTI'\r\n-ERR DISCARD without MULTI\r\n";
+    tries(&mut stage, &[NO_BLOCK, refused]);
     let link = stage.establishes_with(HELLO);
     stage.says(link, WELCOME);
     assert_eq!(stage.turn(link), resp("GET k"), "no block, and no request of it");
@@ -228,7 +214,7 @@ fn a_server_is_tried_before_its_first_block_and_again_when_it_may_be_another() {
     assert!(stage.received(client).contains("does not execute MULTI"));
     stage.passes(SECOND);
     stage.says(client, "MULTI\r\nSET k 1\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     assert_eq!(stage.turn(link), block(&["SET k 1"]));
 }
 
@@ -236,10 +222,13 @@ fn a_server_is_tried_before_its_first_block_and_again_when_it_may_be_another() {
 fn a_first_block_that_meets_a_busy_server_reads_what_that_says() {
     let (mut stage, link, client) = one();
     // Redis 7.0 takes all but EXEC.
+    let refuses_exec = ["-ERR DISCARD without MULTI\r\n", BUSY].concat();
+    // As Redis 6.2 says it.
     let aborted = BUSY.replacen('-', "-EXECABORT Transaction discarded because of: ", 1);
-    for answer in [BUSY, &["+OK\r\n+OK\r\n+OK\r\n", &aborted].concat()] {
+    let aborts = ["-ERR DISCARD without MULTI\r\n", &aborted].concat();
+    for answers in [&[&*refuses_exec][..], &[&aborts], &[NO_BLOCK, &BUSY.repeat(2)]] {
         stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-        accept(&mut stage, answer);
+        tries(&mut stage, answers);
         assert_eq!(stage.received(client), format!("+OK\r\n+QUEUED\r\n{BUSY}"));
         stage.passes(SECOND / 10);
         stage.says(client, "GET k\r\n");
@@ -250,7 +239,7 @@ fn a_first_block_that_meets_a_busy_server_reads_what_that_says() {
     // It is tried again when that is over.
     stage.passes(SECOND / 10);
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     assert_eq!(stage.turn(link), block(&["GET k"]));
 }
 
@@ -264,7 +253,7 @@ fn a_transaction_that_was_sent_and_lost_has_an_unknown_outcome() {
     assert!(stage.received(client).ends_with("-ERR s0: connection lost, outcome unknown\r\n"));
     // Of one that only reads, everything is known.
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     let link = stage.establishes_with(HELLO);
     stage.says(link, WELCOME);
     stage.turn(link);
@@ -365,7 +354,7 @@ fn a_plan_that_moves_the_keys_is_followed_by_the_block() {
         stage.says(client, "MULTI\r\nSET a 1\r\nBLPOP a 0\r\n");
         stage.install(|plan| plan.pools[0].servers.retain(|one| one.name == format!("s{keep}")));
         stage.says(client, "EXEC\r\n");
-        accept(&mut stage, ACCEPTED);
+        is_tried(&mut stage);
         assert_eq!(stage.turn(links[keep]), block(&["SET a 1", "BLPOP a 0"]));
         stage.says(links[keep], &replies(2, "*2\r\n+OK\r\n*-1\r\n"));
         assert!(stage.received(client).ends_with("*2\r\n+OK\r\n*-1\r\n"));
@@ -382,7 +371,7 @@ fn with_rules(rules: TenantRules) -> (Stage, ConnId, ConnId) {
     });
     let client = stage.client();
     stage.says(client, "MULTI\r\nGET a:k\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     stage.turn(links[0]);
     stage.says(links[0], &replies(1, "*1\r\n$-1\r\n"));
     stage.received(client);
@@ -422,7 +411,7 @@ fn what_a_tenant_may_not_do_it_may_not_queue() {
     assert_eq!(stage.turn(link), "", "nothing of all this was sent");
     let good = ["SET a:k 1", "MGET a:k a:l", "BLPOP a:k a:l 0", "KEYS a:*", "TIME"];
     stage.says(client, &format!("MULTI\r\n{}\r\nPING\r\nEXEC\r\n", good.join("\r\n")));
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     assert_eq!(stage.turn(link), block(&good), "{}", stage.received(client));
     stage.says(link, &replies(5, &format!("*5\r\n{}", "+x\r\n".repeat(5))));
     assert!(stage.received(client).ends_with("+x\r\n+PONG\r\n"));
@@ -453,7 +442,7 @@ fn rules_that_change_before_exec_hold_for_what_is_queued() {
     stage.says(client, "MULTI\r\nSET a:k 1\r\nBLPOP a:k 0\r\n");
     stage.install(|plan| plan.pools[0].allow = vec!["flushdb".into()]);
     stage.says(client, "EXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     assert_eq!(stage.turn(link), block(&["SET a:k 1", "BLPOP a:k 0"]));
     stage.says(link, &replies(2, "*2\r\n+OK\r\n*-1\r\n"));
     assert!(stage.received(client).ends_with("*2\r\n+OK\r\n*-1\r\n"));
@@ -496,7 +485,7 @@ fn a_tenant_pays_for_what_it_queues_and_is_in_flight_with_the_whole_block() {
     stage.says(client, &format!("MULTI\r\n{set}\r\n{set}\r\n"));
     assert!(inflight(&stage) < 5_000, "nothing is on its way");
     stage.says(client, "EXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     assert!(inflight(&stage) >= 10_000, "{}", inflight(&stage));
     assert_eq!(stage.registry.total(3, TenantCounter::Requests) - before, 4);
     stage.turn(link);
@@ -514,7 +503,7 @@ fn a_transaction_has_rows_in_the_logs() {
         (pool.access_one_in, pool.slow.after, pool.slow.keys) = (1, 1_000, SlowKeys::Full);
     });
     stage.says(client, "MULTI\r\nSET k 1\r\nPING\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     stage.turn(link);
     stage.passes(2_000);
     stage.says(link, &replies(1, "*1\r\n+OK\r\n"));
@@ -630,7 +619,7 @@ fn selecting() -> (Stage, ConnId, ConnId, ConnId) {
     let (mut stage, links) = pool(&["s0"], |pool| (pool.databases, pool.class_links) = (16, 0));
     let client = stage.client();
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     stage.turn(links[0]);
     stage.says(links[0], &replies(1, "*1\r\n$-1\r\n"));
     stage.received(client);
@@ -665,7 +654,7 @@ fn a_transaction_that_moves_to_another_link_unsent_takes_its_client_to_its_datab
     let (mut stage, _) = pool(&["s0"], |pool| (pool.databases, pool.private) = (16, true));
     let client = stage.client();
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     stage.end_turn();
     let own = stage.establishes_with(HELLO);
     stage.says(own, WELCOME);
@@ -750,7 +739,7 @@ fn a_slow_transaction_says_nothing_of_others() {
     };
     let reply = replies(2, "*2\r\n:1\r\n+OK\r\n");
     stage.says(quick, "MULTI\r\nGET k\r\nEXEC\r\n");
-    accept(&mut stage, ACCEPTED);
+    is_tried(&mut stage);
     assert_eq!(stage.turn(link), block(&["GET k"]));
     stage.says(link, &replies(1, "*1\r\n$-1\r\n"));
     assert!(says(&mut stage, slow, "slow"));
@@ -773,8 +762,8 @@ fn a_first_transaction_waits_no_longer_than_any_request() {
     assert_eq!(stage.turn(link), resp("EVAL endless 1 a"));
     stage.says(client, "MULTI\r\nSET k 1\r\nEXEC\r\nGET k\r\n");
     stage.end_turn();
-    stage.establishes_with(&trial());
-    assert_eq!(stage.received(client), "+OK\r\n+QUEUED\r\n");
+    let one = comes_up(&mut stage);
+    assert_eq!((stage.turn(one), stage.received(client)), (ends(), "+OK\r\n+QUEUED\r\n".into()));
     stage.waits(SECOND / 2);
     // A link that comes up has all look again who wait for their server.
     let other = stage.client();

@@ -5,6 +5,7 @@ use proxy::plan::{Plan, ServerPlan};
 use proxy::{Closed, ConnId};
 use shard::Distribution;
 
+use crate::stage::resp::is_tried;
 use crate::stage::{SECOND, Stage};
 
 const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
@@ -43,11 +44,7 @@ fn pool(servers: &[&str], set: impl FnOnce(&mut Plan)) -> (Stage, Vec<ConnId>, [
     for (at, shared) in links.iter().enumerate() {
         let key = stage.key_of(at);
         stage.says(clients[1], &format!("MULTI\r\nGET {key}\r\nEXEC\r\n"));
-        stage.end_turn();
-        let trial = all(&["HELLO 2", "MULTI", "DISCARD", "MULTI", "EXEC"]);
-        let link = stage.establishes_with(&trial);
-        stage.says(link, &format!("{WELCOME}+OK\r\n+OK\r\n+OK\r\n*0\r\n"));
-        stage.end_turn();
+        is_tried(&mut stage);
         let link = if is_private { up(&mut stage) } else { *shared };
         stage.turn(link);
         stage.says(link, "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");

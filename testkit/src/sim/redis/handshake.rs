@@ -8,7 +8,6 @@ use crate::sim::server::{Place, Server, Trick};
 use crate::wire::resp::{put_bulk, put_line};
 
 use super::server::{LOADING, Words};
-use super::transaction::TRIAL;
 
 /// The handshakes for each connection key of a pool.
 pub struct Handshakes(Vec<(ConnKey, Vec<u8>)>);
@@ -28,14 +27,9 @@ impl Handshakes {
         Handshakes(ids)
     }
 
-    /// Returns whether the text is a handshake or the beginning of one, with a trial behind it or
-    /// without.
+    /// Returns whether the text is a handshake or the beginning of one.
     pub fn begin(&self, text: &[u8]) -> bool {
-        let is_it = |hello: &[u8]| match text.strip_prefix(hello) {
-            Some(rest) => TRIAL.starts_with(rest),
-            None => hello.starts_with(text),
-        };
-        self.0.iter().any(|(_, hello)| is_it(hello))
+        self.0.iter().any(|(_, hello)| hello.starts_with(text))
     }
 
     /// Returns the handshake at the start of `text`, with its connection key.
@@ -83,8 +77,6 @@ impl Server {
             Trick::ErrorLine | Trick::None | Trick::NoSocket => {}
         }
         conn.conn_key = Some(conn_key);
-        // A link that clients share may have been tried before.
-        conn.is_trial = false;
         Some(text.len())
     }
 

@@ -27,15 +27,17 @@ pub use client::Talk;
 pub use handshake::Handshakes;
 pub use ledger::{From, Kind, Ledger};
 pub use store::Model;
-pub use transaction::{MULTI_LEN, Queue, TRIAL};
+pub use transaction::Queue;
 
 /// Returns the length of the first command, if it is whole, and notes whether a block is open
 /// behind it.
 pub fn frame_len(input: &[u8], is_in_block: &mut bool) -> Option<usize> {
     let (words, len) = crate::wire::resp::read_command(input)?;
     *is_in_block = match &words[0][..] {
+        // A trial ends the block that it has begun, or asks for both ends outside of one.
         b"MULTI" => true,
-        b"EXEC" | b"DISCARD" => false,
+        b"DISCARD" => !*is_in_block,
+        b"EXEC" => false,
         _ => *is_in_block,
     };
     Some(len)

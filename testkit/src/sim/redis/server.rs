@@ -67,12 +67,11 @@ impl Server {
 
     fn serve_one(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
         let words = Words::read(input)?;
-        conn.has_begun_block = words.name == "MULTI";
+        conn.is_mid_trial = words.name == "DISCARD" && conn.queue.is_none();
+        conn.is_tried |= conn.is_mid_trial;
+        conn.has_request |= !matches!(words.name.as_str(), "MULTI" | "EXEC" | "DISCARD");
         if conn.queue.is_some() || matches!(words.name.as_str(), "MULTI" | "EXEC" | "DISCARD") {
             let len = words.len;
-            // The handshake is one message. The proxy sends DISCARD for nothing else.
-            conn.is_trial |= conn.messages == conn.idle_at && input.starts_with(super::TRIAL);
-            conn.is_trial |= words.name == "DISCARD";
             self.serve_transaction(words, conn, place);
             return Some(len);
         }

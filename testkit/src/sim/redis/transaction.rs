@@ -330,9 +330,3 @@ impl Server {
         lacks || self.trouble.any_time.after(proxy::limits::CONN_KEY_PAUSE_US) >= expect.arrived_at
     }
 }
-
-/// What is sent behind a handshake to try whether a server has transactions.
-pub const TRIAL: &[u8] =
-    b"*1\r\n$5\r\nMULTI\r\n*1\r\n$7\r\nDISCARD\r\n*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n";
-/// The length of its first command.
-pub const MULTI_LEN: usize = 15;

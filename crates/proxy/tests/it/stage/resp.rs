@@ -15,6 +15,41 @@ pub const FULL: &str = "-ERR max number of clients reached\r\n";
 pub const TOLD_FULL: &str =
     "-ERR s0: takes no further connection: ERR max number of clients reached; not sent\r\n";
 
+/// The replies of a server without a block to the commands that end one.
+pub const NO_BLOCK: &str = "-ERR DISCARD without MULTI\r\n-ERR EXEC without MULTI\r\n";
+
+/// The trials of a server, whether it executes transactions.
+pub fn ends() -> String {
+    all(&["DISCARD", "EXEC"])
+}
+
+pub fn empty_block() -> String {
+    all(&["MULTI", "DISCARD"])
+}
+
+/// Has a server answer the trial on this link: the commands that end a transaction, and then an
+/// empty one.
+pub fn answers_trial(stage: &mut Stage, link: ConnId, answers: &[&str]) {
+    for (trial, answer) in [ends(), empty_block()].iter().zip(answers) {
+        assert_eq!(stage.turn(link), *trial);
+        stage.says(link, answer);
+    }
+}
+
+/// Has a server execute transactions, as the trial shows on the link that was ordered first.
+pub fn is_tried(stage: &mut Stage) {
+    tries(stage, &[NO_BLOCK, "+OK\r\n+OK\r\n"]);
+}
+
+/// As `is_tried`, with these answers.
+pub fn tries(stage: &mut Stage, answers: &[&str]) {
+    stage.end_turn();
+    let link = comes_up(stage);
+    answers_trial(stage, link, answers);
+    assert!(stage.closed.contains(&link), "a trial's link serves nobody");
+    stage.end_turn();
+}
+
 /// Brings up the link that was ordered first.
 pub fn comes_up(stage: &mut Stage) -> ConnId {
     let link = stage.establishes_with(HELLO);

@@ -1,5 +1,7 @@
 //! Transactions before real servers: one block each, whole or not at all.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
 use testkit::wire::resp::{Reply, push_command};
 
@@ -275,10 +277,16 @@ fn redis_is_busy(address: std::net::SocketAddr) -> bool {
 #[test]
 fn a_transaction_that_was_sent_and_not_answered_is_not_sent_again_before_redis() {
     let say = |text: &str| Turn::Say(text.into());
+    let in_block = AtomicBool::new(false);
     let model = Model::start(move |words| match words {
-        "multi" | "discard" => say("+OK\r\n"),
-        // The trial has nothing between its commands.
-        "exec" => say("*0\r\n"),
+        "multi" => {
+            in_block.store(true, Ordering::Relaxed);
+            say("+OK\r\n")
+        }
+        "discard" if in_block.swap(false, Ordering::Relaxed) => say("+OK\r\n"),
+        "discard" => say("-ERR DISCARD without MULTI\r\n"),
+        // Only the trial of transactions has it outside of one.
+        "exec" => say("-ERR EXEC without MULTI\r\n"),
         _ if words.starts_with("set") => Turn::Close(b"+QUEUED\r\n".to_vec()),
         _ => say("$-1\r\n"),
     });
