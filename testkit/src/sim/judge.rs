@@ -5,7 +5,7 @@
 //! this update. An error must name a fault that happened; if it says that nothing was sent, the
 //! request may never be executed.
 
-use proxy::fault::{FAULTS, Fault};
+use proxy::fault::{FAULTS, Fault, Row};
 use proxy::limits::Limits;
 use proxy::plan::{Partial, PoolPlan};
 use proxy::{Time, limits};
@@ -343,7 +343,8 @@ impl Judge<'_> {
         }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
         let words = if words.starts_with("busy with ") { Fault::Busy.row().words } else { words };
-        let row = FAULTS.iter().find(|row| [row.words, row.words_sent].contains(&words));
+        let is_it = |row: &&Row| [row.words, row.words_unsent, row.words_sent].contains(&words);
+        let row = FAULTS.iter().find(is_it);
         let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
         let shed = [
             Fault::OutOfMemory,
@@ -371,9 +372,9 @@ impl Judge<'_> {
         assert!(keys.is_empty() || keys.iter().any(owns), "{line:?} is not the key's server");
         let happened = self.happened(row.fault, server, expect);
         assert!(happened, "{line:?}, but that did not happen since {}", expect.arrived);
-        match row.words == row.words_sent || row.words == words {
-            true => Explained::NeverDone,
-            false => Explained::Unknown,
+        match row.words != row.words_sent && words == row.words_sent {
+            true => Explained::Unknown,
+            false => Explained::NeverDone,
         }
     }
 

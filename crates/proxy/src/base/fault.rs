@@ -52,9 +52,10 @@ pub enum Fault {
 pub struct Row {
     pub fault: Fault,
     pub blame: Blame,
-    /// The text after the server's name in the client's error, if no byte of the request was sent,
-    /// or if it was a read.
+    /// The text after the server's name in the client's error.
     pub words: &'static str,
+    /// The same text if no byte of the request was sent.
+    pub words_unsent: &'static str,
     /// The same text for an update that was sent and may have been executed.
     pub words_sent: &'static str,
     /// The counter; `None` for a fault without a server.
@@ -99,20 +100,20 @@ pub static FAULTS: &[Row] = &[
         Some(ServerCounter::QueueFull),
         "refused unsent",
     ),
-    row(
+    told(
         Fault::ReplyTimeout,
-        Blame::Server,
         "no reply in time",
+        "no reply in time, not sent",
         "no reply in time, outcome unknown",
         Some(ServerCounter::ReplyTimeout),
         "the link is closed, and another one shows whether the server is down: what others wait to \
          send moves there. While the server is busy with a slow command, neither happens, and the \
          late reply is discarded; a slow command itself has as much time again",
     ),
-    row(
+    told(
         Fault::LinkLost,
-        Blame::Server,
         "connection lost",
+        "connection lost, not sent",
         "connection lost, outcome unknown",
         Some(ServerCounter::LinkLost),
         "what was not sent moves to a new link, unless the server owes its client something on the \
@@ -128,10 +129,10 @@ pub static FAULTS: &[Row] = &[
         "nothing was sent; unless other connections have logged in, the server is down until a \
          probe's login is accepted",
     ),
-    row(
+    told(
         Fault::Poisoned,
-        Blame::Server,
         "unexpected reply, connection closed",
+        "unexpected reply, connection closed, not sent",
         "unexpected reply, connection closed, outcome unknown",
         Some(ServerCounter::Poisoned),
         "the link is closed and the rest of its input ignored; reads that were on it are sent once \
@@ -299,6 +300,19 @@ const fn further(fault: Fault, words: &'static str) -> Row {
     row(fault, Blame::Server, words, words, Some(ServerCounter::ConnectFailed), action)
 }
 
+/// Makes the entry of a fault that requests meet which were sent, and others that were not.
+const fn told(
+    fault: Fault,
+    words: &'static str,
+    words_unsent: &'static str,
+    words_sent: &'static str,
+    counter: Option<ServerCounter>,
+    action: &'static str,
+) -> Row {
+    let row = row(fault, Blame::Server, words, words_sent, counter, action);
+    Row { words_unsent, ..row }
+}
+
 const fn row(
     fault: Fault,
     blame: Blame,
@@ -307,7 +321,7 @@ const fn row(
     counter: Option<ServerCounter>,
     action: &'static str,
 ) -> Row {
-    Row { fault, blame, words, words_sent, counter, action }
+    Row { fault, blame, words, words_unsent: words, words_sent, counter, action }
 }
 
 /// Returns how many bytes are kept of an error: whole characters.

@@ -184,7 +184,11 @@ impl Clients {
             pool.servers[server as usize].counters.add(counter, 1);
         }
         let (client, is_uncertain) = (pending.client, sent && pending.writes);
-        let words = if is_uncertain { row.words_sent } else { row.words };
+        let words = match sent {
+            true if pending.writes => row.words_sent,
+            true => row.words,
+            false => row.words_unsent,
+        };
         let words = own.as_deref().unwrap_or(words);
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         if pending.info.gathers {

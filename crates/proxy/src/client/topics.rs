@@ -311,7 +311,8 @@ impl Clients {
             }
             match (joins, why) {
                 (false, _) => self.settle_topic_part(base, part.request),
-                (true, Ok((server, fault))) => self.fail(base, part, server, fault, false),
+                // It may have been sent.
+                (true, Ok((server, fault))) => self.fail(base, part, server, fault, true),
                 (true, Err(line)) => {
                     self.requests[part.request].fail(0, &Answer::Error(line));
                     self.settle_error(base, part.request);

@@ -18,8 +18,8 @@ use crate::server::{
 
 /// A message of a dead link that may be sent once more.
 enum Again {
-    /// Keys of gets, each with whether it may be.
-    Keys(Box<Batch>, Vec<bool>),
+    /// Keys of gets, each with whether it may be, and whether they were sent before.
+    Keys(Box<Batch>, Vec<bool>, bool),
     /// A read that is kept until it is answered.
     Read(RequestId),
 }
@@ -415,7 +415,7 @@ impl Proxy {
                     let requests = batch.outstanding().map(|entry| entry.part.request);
                     let may = |request| self.clients.may_ask_again(request, conn_key, blamed);
                     let may: Vec<bool> = requests.map(may).collect();
-                    again.push(Again::Keys(batch, may));
+                    again.push(Again::Keys(batch, may, sent));
                 }
                 Payload::Single(part)
                     if self.clients.may_read_again(part.request, conn_key, blamed) =>
@@ -435,7 +435,9 @@ impl Proxy {
         // In the order in which they were sent: a client's later read sees no earlier state.
         for message in again {
             match message {
-                Again::Keys(batch, may) => self.ask_again(batch, &may, (server, fault)),
+                Again::Keys(batch, may, sent) => {
+                    self.ask_again(batch, (&may, sent), (server, fault));
+                }
                 Again::Read(request) => {
                     self.clients.note_read_again(request);
                     let pool = self.clients.pool_of(request);
@@ -448,7 +450,12 @@ impl Proxy {
     }
 
     /// Sends the keys of a lost get once more that `may` be.
-    fn ask_again(&mut self, batch: Box<Batch>, may: &[bool], (server, fault): (u32, Fault)) {
+    fn ask_again(
+        &mut self,
+        batch: Box<Batch>,
+        (may, sent): (&[bool], bool),
+        (server, fault): (u32, Fault),
+    ) {
         let Proxy { base, clients, servers, .. } = self;
         for (entry, may) in batch.outstanding().zip(may) {
             let part = entry.part;
@@ -459,7 +466,7 @@ impl Proxy {
                     let counters = base.pools[asks.pool()].servers[server as usize].counters;
                     counters.add(ServerCounter::AskedAgain, 1);
                 }
-                _ => clients.fail(base, part, Some(server), fault, false),
+                _ => clients.fail(base, part, Some(server), fault, sent),
             }
         }
         servers.recycle(batch);

@@ -36,7 +36,8 @@ impl Proxy {
             None => self.clients.settle_topic_part(&mut self.base, id),
             Some((server, fault)) => {
                 self.clients.end_begun(&mut self.base, id);
-                self.clients.fail(&mut self.base, Part::whole(id), server, fault, false);
+                // It may have been sent.
+                self.clients.fail(&mut self.base, Part::whole(id), server, fault, true);
                 self.follow_changes();
             }
         }

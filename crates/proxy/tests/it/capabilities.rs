@@ -30,7 +30,7 @@ fn what_waits_on_another_link_is_not_sent_to_a_server_that_lost_meta() {
     stage.establishes(third);
     stage.says(third, NO_META);
     assert_eq!(stage.closed, [second]);
-    assert_eq!(stage.received(clients[1]), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.received(clients[1]), "SERVER_ERROR s0: connection lost, not sent\r\n");
     assert_eq!(stage.turn(third), "get x\r\n");
     let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
     assert!(!stage.events.iter().any(is_down), "it is well: {:?}", stage.events);

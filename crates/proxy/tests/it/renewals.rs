@@ -5,7 +5,7 @@ use proxy::{Closed, ConnId};
 
 use crate::stage::{SECOND, Stage};
 
-const LOST: &str = "SERVER_ERROR s0: connection lost\r\n";
+const LOST: &str = "SERVER_ERROR s0: connection lost, not sent\r\n";
 const UNKNOWN: &str = "SERVER_ERROR s0: connection lost, outcome unknown\r\n";
 
 /// A server whose link has been used, and is idle.
@@ -272,7 +272,7 @@ fn a_reply_that_does_not_come_in_time_costs_only_those_who_are_owed_something_th
     assert_eq!(stage.turn(link), "", "it is held");
     stage.waits(SECOND);
     assert!(stage.closed.contains(&link));
-    assert_eq!(stage.received(owed), format!("{LATE}, outcome unknown\r\n{LATE}\r\n"));
+    assert_eq!(stage.received(owed), format!("{LATE}, outcome unknown\r\n{LATE}, not sent\r\n"));
     assert_eq!(stage.received(other), "");
     let another = stage.connect(0);
     assert!(stage.connects.is_empty(), "the one that judges serves");

@@ -273,7 +273,7 @@ fn a_transaction_that_was_cut_is_not_executed() {
     // A server answers what it has got.
     stage.says(link, "+OK\r\n");
     stage.closes(link, Closed::Reset);
-    assert!(stage.received(client).ends_with("-ERR s0: connection lost\r\n"));
+    assert!(stage.received(client).ends_with("-ERR s0: connection lost, not sent\r\n"));
 }
 
 #[test]

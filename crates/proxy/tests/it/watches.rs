@@ -318,7 +318,7 @@ fn a_transaction_that_meets_the_end_of_its_link_does_not_move_to_another() {
         stage.says(one, &format!("MULTI\r\n{request}\r\nEXEC\r\n"));
         stage.closes(own, how);
         let told = stage.received(one);
-        assert!(told.ends_with("-ERR s0: connection lost\r\n"), "{request}: {told}");
+        assert!(told.ends_with("-ERR s0: connection lost, not sent\r\n"), "{request}: {told}");
         stage.end_turn();
         assert_eq!(stage.connects, []);
         stage.expect_rows(0);

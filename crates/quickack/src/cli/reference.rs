@@ -184,9 +184,9 @@ fn errors() -> String {
         "A client gets these errors when a request fails for a reason other than the client's\n\
          own mistake. A memcached client gets the line `SERVER_ERROR <server>: <words>`, a Redis\n\
          client gets `-ERR <server>: <words>`. The server is named as in the configuration; if no\n\
-         server is left, the pool is named instead. The column *words after sending* has the text\n\
-         for an update that had already been sent. The server may have executed it, so it is\n\
-         never sent again.\n\n\
+         server is left, the pool is named instead. The column *words if unsent* has the text for\n\
+         a request of which no byte was sent, and *words after sending* that for an update that\n\
+         was sent. The server may have executed it, so it is never sent again.\n\n\
          The cause decides what the proxy does next. *Server*: the server failed, and the\n\
          failure counts towards its ejection. *Overload*: the request cannot be taken now; it is\n\
          refused and no server is ejected. *Own*: the proxy itself lacks a resource.\n\n\
@@ -205,13 +205,14 @@ fn errors() -> String {
          many wrong ones that its turn did not come within ten seconds. Its password was not\n\
          looked at. `logins_refused_total` counts it.",
     );
-    page += "\n| fault | cause | words | words after sending | counter | action |\n\
-             |---|---|---|---|---|---|\n";
+    page += "\n| fault | cause | words | words if unsent | words after sending | counter | \
+             action |\n|---|---|---|---|---|---|---|\n";
     for row in FAULTS {
-        let sent = if row.words_sent == row.words { "the same" } else { row.words_sent };
+        let or_same = |words| if words == row.words { "the same" } else { words };
+        let (unsent, sent) = (or_same(row.words_unsent), or_same(row.words_sent));
         let counter = row.counter.map_or("-", |counter| ::metrics::SERVER[counter as usize].name);
         page += &format!(
-            "| {:?} | {:?} | {} | {sent} | `{counter}` | {} |\n",
+            "| {:?} | {:?} | {} | {unsent} | {sent} | `{counter}` | {} |\n",
             row.fault, row.blame, row.words, row.action
         );
     }
