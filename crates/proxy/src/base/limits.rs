@@ -190,8 +190,9 @@ pub const CONN_KEYS_MAX: usize = 64;
 /// How long a connection key that a server has refused is not tried again.
 pub const CONN_KEY_PAUSE_US: u64 = 1_000_000;
 /// How long no link that clients share is tried of a server that has ended a link, or said nothing,
-/// when it read a trial.
-pub const TRAP_PAUSE_US: u64 = 600_000_000;
+/// when it read a trial: at first, and at most.
+pub const TRAP_PAUSE_FIRST_US: u64 = 10_000_000;
+pub const TRAP_PAUSE_LAST_US: u64 = 600_000_000;
 /// Bytes of a local command, unless its protocol allows more.
 pub const OWN_LEN_MAX: usize = 64 * 1024;
 /// A request up to this length is kept until it is answered, so that it can be sent again after a

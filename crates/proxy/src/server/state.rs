@@ -44,6 +44,8 @@ pub(super) struct ServerState {
     pub(super) blocks: Blocks,
     /// Until then no link that clients share is tried, since one has not come back from that.
     pub(super) shares_no_trial_until: Time,
+    /// How long that pause is.
+    pub(super) trap_pause: u64,
     /// The link that probes whether it is back.
     pub(super) probe: Option<ConnId>,
     /// When the next probe is due. A timer set for another time is ignored.
@@ -168,6 +170,7 @@ impl ServerState {
             alive: 0,
             blocks: Blocks::Unknown,
             shares_no_trial_until: Time(0),
+            trap_pause: 0,
             probe: None,
             probe_at: None,
             unable_until: Time(0),

@@ -114,7 +114,7 @@ impl Servers {
     /// unanswered, what is no request of a client, and is well all the same. It may do so again.
     #[cold]
     pub(super) fn rest_trial(&mut self, base: &mut Base, link: &Link, fault: Fault) {
-        self.state(link.at).shares_no_trial_until = base.now.after(limits::TRAP_PAUSE_US);
+        self.state(link.at).note_trap(base.now);
         self.rest_place(base, link, TRIAL, fault);
         if !self.has_links_up(link.at) {
             self.begin_judge(base, link.at);
@@ -230,12 +230,20 @@ impl TrialMessage {
 }
 
 impl ServerState {
+    /// Notes that a link was lost at a trial. It may have been chance, so the pauses grow.
+    fn note_trap(&mut self, now: Time) {
+        let is_known = now.since(self.shares_no_trial_until) < limits::TRAP_PAUSE_LAST_US;
+        let pause = if is_known { 2 * self.trap_pause } else { 0 };
+        self.trap_pause = pause.clamp(limits::TRAP_PAUSE_FIRST_US, limits::TRAP_PAUSE_LAST_US);
+        self.shares_no_trial_until = now.after(self.trap_pause);
+    }
+
     /// Notes that a link is lost, and with it what it has shown.
     pub(super) fn note_blocks_lost(&mut self, id: ConnId, link: &Link, now: Time) {
         // It may be what has ended the link.
         let is_first = link.is_waiting() && link.outstanding.front().is_some_and(Message::is_trial);
         if self.blocks == Blocks::TriedShared(id) && is_first {
-            self.shares_no_trial_until = now.after(limits::TRAP_PAUSE_US);
+            self.note_trap(now);
         }
         self.blocks = self.blocks.after_loss(id, link.was_up());
     }
