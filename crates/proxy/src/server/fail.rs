@@ -320,9 +320,9 @@ impl Servers {
         match fault.row().blame {
             _ if !base.server(at).is_in_service() => {}
             Blame::Own if !bug!(BlameServer) => self.connect_unable(base, at, probing),
+            // It answers that it is full, or answers others.
+            _ if probing && self.is_proven_since(base, &link, fault) => self.note_back(base, at),
             // A server that was let back meanwhile is judged as any other.
-            // It answers, and is full.
-            _ if probing && fault == Fault::Refused => self.note_back(base, at),
             _ if probing && (base.server(at).ejected || base.server(at).health == Health::Down) => {
                 self.server_failed(base, at, fault);
             }

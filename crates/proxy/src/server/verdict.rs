@@ -60,6 +60,12 @@ impl Servers {
         }
     }
 
+    /// Whether a server is there although a probe of it has failed: it has refused the probe in
+    /// words, or has answered a worker since the probe began.
+    pub(super) fn is_proven_since(&self, base: &Base, probe: &Link, fault: Fault) -> bool {
+        fault == Fault::Refused || self.has_answered_since(base, probe.at, probe.begun, fault)
+    }
+
     /// Whether a server has answered any worker since then, which outweighs this fault. Another
     /// pool of it may have another login: what that may says nothing of a login that is refused.
     fn has_answered_since(&self, base: &Base, at: ServerAt, begun: Time, fault: Fault) -> bool {

@@ -194,6 +194,36 @@ fn what_a_server_answers_meanwhile_is_proof_of_life() {
     }
 }
 
+/// A firewall lets nothing new through, and another worker has its link.
+#[test]
+fn a_probe_that_fails_is_no_failure_while_another_worker_is_answered() {
+    for is_late in [false, true] {
+        let (mut stage, link, [one, _]) = field();
+        let elsewhere = stage.registry.metrics(1);
+        stage.passes(SECOND);
+        stage.closes(link, Closed::Eof);
+        stage.says(one, GET);
+        stage.end_turn();
+        let (first, _) = stage.connects.pop().expect("it is tried");
+        stage.closes(first, Closed::Reset);
+        assert_eq!((stage.healths(), stage.reports.len()), (vec!["s0 down".into()], 1));
+        if is_late {
+            elsewhere.set_heard(S0, stage.now().0);
+        }
+        while stage.connects.is_empty() {
+            stage.waits(SECOND / 100);
+        }
+        let (probe, _) = stage.connects.pop().expect("a probe");
+        stage.passes(SECOND / 100);
+        if !is_late {
+            elsewhere.set_heard(S0, stage.now().0);
+        }
+        stage.closes(probe, Closed::Reset);
+        let health = if is_late { "s0 down" } else { "s0 ready" };
+        assert_eq!(stage.healths(), [health]);
+    }
+}
+
 #[test]
 fn a_second_shared_link_that_cannot_be_made_is_stood_in_for_by_the_first() {
     let mut stage = redis(|pool| (pool.server_connections, pool.hold_after) = (2, None));
