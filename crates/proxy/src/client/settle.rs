@@ -185,7 +185,7 @@ impl Clients {
         }
         let (client, is_uncertain) = (pending.client, sent && pending.writes);
         let words = match sent {
-            true if pending.writes => row.words_sent,
+            _ if is_uncertain => row.words_sent,
             true => row.words,
             false => row.words_unsent,
         };

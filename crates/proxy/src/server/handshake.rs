@@ -178,13 +178,14 @@ impl Servers {
             self.note_busy_line(base, at, None);
         }
         let is_probe = self.state(at).probe == Some(id);
+        let is_trial = self.is_trial_link(at, id);
         let before = self.note_capabilities(base, at, capabilities);
         if is_probe {
             self.probe_answered(base, id);
         }
         self.end_judge(base, id, asked);
         // A link that has shown that its server is well has its place by now.
-        if !self.is_trial_link(at, id) {
+        if !is_trial {
             self.end_rest(base, id);
         }
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
@@ -195,7 +196,7 @@ impl Servers {
         if before.is_some_and(|before| !capabilities.include(before)) {
             self.close_unfit(base, at, capabilities);
         }
-        if self.is_trial_link(at, id) {
+        if is_trial {
             self.begin_trial(base, id);
         }
         self.mark_dirty(id);

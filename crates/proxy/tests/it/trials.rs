@@ -45,6 +45,16 @@ fn tried() -> (Stage, ConnId, [ConnId; 2]) {
     (stage, link, [client, other])
 }
 
+/// Brings up the next link, on which the server makes a client's change.
+fn takes_change(stage: &mut Stage, client: ConnId) -> ConnId {
+    stage.end_turn();
+    let next = comes_up(stage);
+    assert_eq!(stage.turn(next), resp("SET l 1"));
+    stage.says(next, "+OK\r\n");
+    assert_eq!(stage.received(client), "+OK\r\n");
+    next
+}
+
 #[test]
 fn a_transaction_at_a_full_server_takes_the_link_that_is_there() {
     let (mut stage, link, [client, other]) = tried();
@@ -125,10 +135,7 @@ fn a_link_that_stays_in_the_transaction_of_a_trial_is_closed_and_no_other_is_tri
     stage.says(other, "SET l 1\r\n");
     stage.says(link, "+OK\r\n-NOPERM this user has no permissions\r\n");
     assert!(stage.closed.contains(&link));
-    stage.end_turn();
-    let next = comes_up(&mut stage);
-    assert_eq!(stage.turn(next), resp("SET l 1"));
-    stage.says(next, "+OK\r\n");
+    let next = takes_change(&mut stage, other);
     assert_eq!(stage.received(client), format!("{QUEUED}{TOLD_FULL}"));
     stage.passes(SECOND);
     stage.says(client, TRANSACTION);
@@ -213,11 +220,7 @@ fn a_link_that_ends_within_its_trial_is_followed_by_none_that_is_tried() {
     stage.end_turn();
     assert_eq!(stage.received(client), format!("{QUEUED}{TOLD_FULL}"));
     stage.says(other, "SET l 1\r\n");
-    stage.end_turn();
-    let next = comes_up(&mut stage);
-    assert_eq!(stage.turn(next), resp("SET l 1"));
-    stage.says(next, "+OK\r\n");
-    assert_eq!(stage.received(other), "+OK\r\n");
+    let next = takes_change(&mut stage, other);
     for _ in 0..3 {
         stage.passes(SECOND);
         stage.says(client, TRANSACTION);
@@ -227,7 +230,7 @@ fn a_link_that_ends_within_its_trial_is_followed_by_none_that_is_tried() {
     }
 }
 
-/// What is asked before it keeps the server silent, or has it end the link.
+/// A request before it may keep the server silent, or have it end the link.
 #[test]
 fn a_link_that_ends_before_it_comes_to_its_trial_says_nothing_of_that() {
     let (mut stage, link, [client, other]) = shared();
@@ -261,11 +264,7 @@ fn requests_behind_a_trial_that_was_not_sent_move_without_it() {
         stage.closes(link, Closed::Eof);
         // Nobody wants another.
         stage.closes(client, Closed::Reset);
-        stage.end_turn();
-        let next = comes_up(&mut stage);
-        assert_eq!(stage.turn(next), resp("SET l 1"));
-        stage.says(next, "+OK\r\n");
-        assert_eq!(stage.received(other), "+OK\r\n");
+        takes_change(&mut stage, other);
     }
 }
 
