@@ -61,7 +61,7 @@ pub(crate) use batch::Batch;
 pub(crate) use block::Block;
 pub(crate) use fail::{LinkEvent, Lost};
 pub(crate) use keys::SendOptions;
-pub(crate) use message::{Payload, Unit};
+pub(crate) use message::{Internal, Payload, Unit};
 pub(crate) use pair::{Matched, Received, Reply, WRONG_LENGTH};
 pub(crate) use topics::{Settled, ToSubscribers, TopicName, TopicsLost};
 

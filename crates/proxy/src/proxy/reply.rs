@@ -13,7 +13,7 @@ use crate::base::phases::UNSENT;
 use crate::base::slow::ReplyOf;
 use crate::client::{Recovery, ReplyTo, Value};
 use crate::server::{
-    Batch, LinkEvent, Lost, Matched, Payload, Received, Reply, Unit, WRONG_LENGTH,
+    Batch, Internal, LinkEvent, Lost, Matched, Payload, Received, Reply, Unit, WRONG_LENGTH,
 };
 
 /// A message of a dead link that may be sent once more.
@@ -253,8 +253,7 @@ impl Proxy {
                 clients.settle_others(base, batch.parts());
                 servers.recycle(batch);
             }
-            Payload::Internal(number) => servers.end_internal(base, id, number),
-            Payload::Trial(trial) => servers.note_trial(base, id, trial),
+            Payload::Internal(one) => servers.end_internal(base, id, *one),
             Payload::Single(_) => {}
         }
     }
@@ -270,7 +269,7 @@ impl Proxy {
                 clients.settle_others(base, batch.parts());
                 servers.recycle(batch);
             }
-            Some(Payload::Internal(_) | Payload::Trial(_)) | None => {}
+            Some(Payload::Internal(_)) | None => {}
         }
         base.reply.sent = UNSENT;
     }
@@ -300,12 +299,11 @@ impl Proxy {
                     self.clients.server_error(&mut self.base, part, server, line);
                 }
             }
-            (Some(Payload::Internal(number)), ItemKind::Error) => {
-                servers.end_internal(base, id, number);
-                servers.refuse_internal(base, id, number);
+            (Some(Payload::Internal(one)), ItemKind::Error) => {
+                servers.end_internal(base, id, *one);
+                servers.refuse_internal(base, id, *one);
             }
-            (Some(Payload::Internal(number)), _) => servers.end_internal(base, id, number),
-            (Some(Payload::Trial(trial)), _) => servers.note_trial(base, id, trial),
+            (Some(Payload::Internal(one)), _) => servers.end_internal(base, id, *one),
             (None, _) => {}
         }
         self.base.reply.sent = UNSENT;
@@ -333,14 +331,14 @@ impl Proxy {
         let Proxy { base, clients, servers, .. } = self;
         let conn_key = servers.conn_key(link);
         let Some(repeat) = clients.repeat_after(base, part, conn_key, line) else { return false };
-        let is_sent = |number| servers.is_on_its_way(link, number);
+        let is_sent = |number| servers.is_on_its_way(link, Internal::Recovery(number));
         let is_recovered = match clients.recovery(base, part, repeat, is_sent) {
             Recovery::Done => true,
             Recovery::Impossible => false,
             Recovery::Send { ask, number, words } => {
                 let payload = match bug!(InternalToClient) {
                     true => Payload::Single(part),
-                    false => Payload::Internal(number),
+                    false => Payload::internal(Internal::Recovery(number)),
                 };
                 servers.send_internal(base, link, payload, ask, &words)
             }
@@ -383,7 +381,7 @@ impl Proxy {
                 parts.for_each(|part| clients.fail(base, part, Some(server), fault, sent));
                 servers.recycle(batch);
             }
-            LinkEvent::Failed { payload: Payload::Internal(_) | Payload::Trial(_), .. } => {}
+            LinkEvent::Failed { payload: Payload::Internal(_), .. } => {}
             LinkEvent::Lost(lost) => self.settle_lost(lost),
             LinkEvent::CutOff(request) => clients.cut_off(base, request),
             LinkEvent::Known(at, hold_after) => {

@@ -10,7 +10,7 @@
 use proto::{BlockReply, Item, ItemKind, Upstream};
 
 use super::link::Link;
-use super::message::{Late, Message, MessageForm, Payload, Steps};
+use super::message::{Internal, Late, Message, MessageForm, Payload, Steps};
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::base::Base;
@@ -127,7 +127,10 @@ impl Message {
         };
         let is_whole = matches!(item.kind, ItemKind::Status | ItemKind::Error) && item.body == 0;
         let is_possible = match &mut self.payload {
-            Payload::Trial(trial) => is_whole && trial.note_reply(upstream, is_last, head),
+            Payload::Internal(command) => match &mut **command {
+                Internal::Trial(trial) => is_whole && trial.note_reply(upstream, is_last, head),
+                _ => false,
+            },
             _ => (is_last || is_whole) && upstream.is_block_reply(reply, head),
         };
         if !is_possible {

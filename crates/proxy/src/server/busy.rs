@@ -3,7 +3,7 @@
 
 use super::fail::{LateMessage, unsent_fault};
 use super::link::{Link, State};
-use super::message::{Late, Message, Payload};
+use super::message::{Internal, Late, Message, Payload};
 use super::state::Hold;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -120,12 +120,12 @@ impl Servers {
     /// Returns whether its answer is to come.
     pub(super) fn ask_there(&mut self, base: &mut Base, id: ConnId) -> bool {
         let Some(at) = self.links.find(id).map(|link| link.at) else { return false };
-        if self.is_on_its_way(id, PING) {
+        if self.is_on_its_way(id, Internal::Ping) {
             return true;
         }
         let mut words = Vec::new();
         let ask = base.pool(at).upstream.write_ping(&mut words);
-        self.send_internal(base, id, Payload::Internal(PING), ask, &words)
+        self.send_internal(base, id, Payload::internal(Internal::Ping), ask, &words)
     }
 
     /// Returns why a request was not sent that has waited for a server as long as it may.
@@ -135,14 +135,18 @@ impl Servers {
         unsent_fault(is_busy, self.state(at).silence.hold == Hold::On)
     }
 
-    /// Notes that a server has answered the internal command with this number.
+    /// Notes that a server has answered an internal command.
     #[cold]
-    pub(crate) fn end_internal(&mut self, base: &mut Base, id: ConnId, number: u64) {
-        let Some(at) = self.links.find(id).map(|link| link.at).filter(|_| number == PING) else {
-            return;
-        };
-        self.state(at).pinged = Some(base.now);
-        self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
+    pub(crate) fn end_internal(&mut self, base: &mut Base, id: ConnId, command: Internal) {
+        match command {
+            Internal::Ping => {
+                let Some(at) = self.at(id) else { return };
+                self.state(at).pinged = Some(base.now);
+                self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
+            }
+            Internal::Trial(message) => self.note_trial(base, id, message),
+            Internal::Plain | Internal::Unwatch | Internal::Unblock | Internal::Recovery(_) => {}
+        }
     }
 
     /// Notes an error that a server has answered with.
@@ -201,9 +205,6 @@ impl Servers {
     }
 }
 
-/// The number of the internal command that asks a server whether it is busy.
-const PING: u64 = u64::MAX - 2;
-
 impl Link {
     /// Returns when the first of the requests has waited for a reply as long as it may that may
     /// take longer, or were sent behind one that may.
@@ -234,7 +235,7 @@ impl Link {
         match message.effort {
             _ if message.is_late() => None,
             // No client waits for it.
-            _ if matches!(message.payload, Payload::Internal(_) | Payload::Trial(_)) => None,
+            _ if matches!(message.payload, Payload::Internal(_)) => None,
             Effort::Waits | Effort::Watches => None,
             Effort::Quick => Some(message.since.after(timeouts.reply)),
             // Not before the server has had its time for the first one.

@@ -208,7 +208,7 @@ impl Servers {
             let requests: Vec<RequestId> = match &waiting.payload {
                 Payload::Fetch(batch) => batch.outstanding().map(|one| one.part.request).collect(),
                 Payload::Single(part) => vec![part.request],
-                Payload::Internal(_) | Payload::Trial(_) => {
+                Payload::Internal(_) => {
                     unreachable!("the proxy's own do not wait")
                 }
             };

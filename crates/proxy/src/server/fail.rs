@@ -6,7 +6,7 @@ use metrics::ServerCounter;
 use super::Servers;
 use super::batch::{Batch, Entry};
 use super::link::{Link, State};
-use super::message::{Message, Payload, Unit};
+use super::message::{Internal, Message, Payload, Unit};
 use super::rest::TRIAL;
 use super::state::Hold;
 use super::topics::TopicsLost;
@@ -171,12 +171,12 @@ impl Servers {
         self.has_room_since = true;
         for message in pending {
             self.count_gone(&message);
-            let (fault, payload) = (fault(&message), message.payload);
-            match payload {
-                Payload::Internal(number) => self.end_internal(base, id, number),
-                Payload::Trial(_) => self.give_up_trial(base, id),
-                Payload::Single(_) | Payload::Fetch(_) => {}
+            match message.internal() {
+                Some(Internal::Trial(_)) => self.give_up_trial(base, id),
+                Some(command) => self.end_internal(base, id, command),
+                None => {}
             }
+            let (fault, payload) = (fault(&message), message.payload);
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
         self.end_kept_watch(base, id);

@@ -298,7 +298,7 @@ impl Servers {
             let dropped = link.withdraw_where(|message| match &message.payload {
                 Payload::Single(part) => message.held && may_drop(part.request),
                 Payload::Fetch(batch) => message.held && may_drop_all(batch),
-                Payload::Internal(_) | Payload::Trial(_) => false,
+                Payload::Internal(_) => false,
             });
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| base.now >= batch.since.after(time));

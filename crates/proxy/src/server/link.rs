@@ -26,7 +26,7 @@ use super::costs::Costs;
 use super::effort::{Answered, WorkTurn};
 use super::inflight::InflightLimit;
 use super::marks::SentMarks;
-use super::message::{Body, Late, Message, MessageForm, Payload};
+use super::message::{Body, Internal, Late, Message, MessageForm, Payload};
 use super::private::Own;
 use super::queue::FairQueue;
 use crate::Time;
@@ -60,8 +60,8 @@ pub(super) struct Link {
     pub(super) overtaken: u64,
     /// A read that is not merged, while its keys are being added.
     pub(super) unmerged_batch: Option<Box<Batch>>,
-    /// The numbers of the internal commands among its messages.
-    pub(super) internal: Vec<u64>,
+    /// The internal commands among its messages that are not to be sent twice.
+    pub(super) internal: Vec<Internal>,
     /// What waits until there is room within the in-flight limit.
     pub(super) queue: FairQueue,
     pub(super) limit: InflightLimit,
@@ -330,8 +330,8 @@ impl Link {
     }
 
     #[cold]
-    fn forget_internal(&mut self, number: u64) {
-        self.internal.retain(|one| *one != number);
+    fn forget_internal(&mut self, command: Internal) {
+        self.internal.retain(|one| *one != command);
     }
 
     #[inline(always)]
@@ -341,9 +341,8 @@ impl Link {
                 self.fetch_bytes -= batch.bytes();
                 self.forget_batch(batch);
             }
-            Payload::Internal(number) => self.forget_internal(*number),
+            Payload::Internal(command) => self.forget_internal(**command),
             Payload::Single(_) => self.forget_cost(message.cost),
-            Payload::Trial(_) => {}
         }
     }
 

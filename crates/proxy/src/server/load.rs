@@ -153,7 +153,7 @@ impl Servers {
         match &message.payload {
             Payload::Single(_) => self.count_parts_gone(message.client, 1, message.cost.bytes()),
             Payload::Fetch(batch) => self.count_batch_gone(batch),
-            Payload::Internal(_) | Payload::Trial(_) => {}
+            Payload::Internal(_) => {}
         }
     }
 
@@ -225,7 +225,7 @@ impl Link {
     pub(super) fn batches(&self) -> impl Iterator<Item = &Batch> {
         let sent = self.outstanding.iter().filter_map(|message| match &message.payload {
             Payload::Fetch(batch) => Some(&**batch),
-            Payload::Single(_) | Payload::Internal(_) | Payload::Trial(_) => None,
+            Payload::Single(_) | Payload::Internal(_) => None,
         });
         sent.chain(self.batch.as_deref())
     }
@@ -234,7 +234,7 @@ impl Link {
     pub(super) fn askers(&self) -> impl Iterator<Item = ConnId> {
         let asked = self.outstanding.iter().filter_map(|message| match message.payload {
             Payload::Single(_) => Some(message.client),
-            Payload::Fetch(_) | Payload::Internal(_) | Payload::Trial(_) => None,
+            Payload::Fetch(_) | Payload::Internal(_) => None,
         });
         let keys = self.batches().flat_map(|batch| &batch.entries).map(|entry| entry.client);
         let waiting = self.queue.iter().map(|(client, ..)| client);

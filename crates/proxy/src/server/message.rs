@@ -93,9 +93,31 @@ pub(crate) enum Payload {
     Fetch(Box<Batch>),
     /// A request, or a part of it.
     Single(Part),
-    /// An internal command: no client waits for the reply. The number identifies the command.
-    Internal(u64),
-    /// A trial, whether the server executes blocks.
+    /// A command of the proxy's own: no client waits for the reply.
+    // Measured: it is rare, and without the box a request of Redis costs 26 instructions more.
+    Internal(Box<Internal>),
+}
+
+impl Payload {
+    pub(crate) fn internal(command: Internal) -> Payload {
+        Payload::Internal(Box::new(command))
+    }
+}
+
+/// A command of the proxy's own, or what is left of a client's whose reply nobody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Internal {
+    /// Nothing follows from its reply.
+    Plain,
+    /// Asks a server whether it is busy.
+    Ping,
+    /// Ends watches.
+    Unwatch,
+    /// Ends a wait on another link.
+    Unblock,
+    /// Has a server know again what it has lost, of which this is the number.
+    Recovery(u64),
+    /// Shows whether the server executes blocks.
     Trial(TrialMessage),
 }
 
@@ -131,9 +153,18 @@ impl Message {
         !self.is_trial()
     }
 
+    /// Returns the proxy's own command that it is, if it is one.
+    #[inline]
+    pub(super) fn internal(&self) -> Option<Internal> {
+        match &self.payload {
+            Payload::Internal(command) => Some(**command),
+            Payload::Fetch(_) | Payload::Single(_) => None,
+        }
+    }
+
     #[inline]
     pub(super) fn is_trial(&self) -> bool {
-        matches!(self.payload, Payload::Trial(_))
+        matches!(self.internal(), Some(Internal::Trial(_)))
     }
 
     /// Returns how many parts of requests wait for its reply.
@@ -142,7 +173,7 @@ impl Message {
             _ if self.is_late() => 0,
             Payload::Fetch(batch) => batch.outstanding().count(),
             Payload::Single(_) => 1,
-            Payload::Internal(_) | Payload::Trial(_) => 0,
+            Payload::Internal(_) => 0,
         }
     }
 
@@ -156,7 +187,7 @@ impl Message {
         match &self.payload {
             Payload::Fetch(batch) => batch.outstanding().map(|entry| entry.part).collect(),
             Payload::Single(part) => vec![*part],
-            Payload::Internal(_) | Payload::Trial(_) => Vec::new(),
+            Payload::Internal(_) => Vec::new(),
         }
     }
 
@@ -175,7 +206,7 @@ impl Message {
         match &self.payload {
             _ if self.is_late() => None,
             Payload::Fetch(batch) => batch.is_of_one_request().then(|| batch.entries[0].client),
-            Payload::Single(_) | Payload::Internal(_) | Payload::Trial(_) => Some(self.client),
+            Payload::Single(_) | Payload::Internal(_) => Some(self.client),
         }
     }
 

@@ -16,7 +16,7 @@ use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
 use super::link::{Link, State};
-use super::message::{Body, Late, Message, Payload, Unit};
+use super::message::{Body, Internal, Late, Message, Payload, Unit};
 use super::state::Proof;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
@@ -282,7 +282,7 @@ impl Servers {
         }
         if message.is_late() {
             // Its request has been answered.
-            return Some(Payload::Internal(0));
+            return Some(Payload::internal(Internal::Plain));
         }
         Some(message.payload)
     }
@@ -463,7 +463,7 @@ fn match_item(message: &mut Message, item: &Item, bytes: &[u8]) -> Result<Found,
         (Payload::Single(part), ItemKind::Status | ItemKind::Part) => {
             Ok((*part, Unit::Single, None))
         }
-        (Payload::Internal(_) | Payload::Trial(_), ItemKind::Status | ItemKind::Part) => {
+        (Payload::Internal(_), ItemKind::Status | ItemKind::Part) => {
             Ok((Part::whole(NONE), Unit::Internal, None))
         }
         _ => Err(IMPOSSIBLE_REPLY),

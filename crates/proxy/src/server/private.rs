@@ -13,7 +13,7 @@ use metrics::{TenantCounter, WorkerCounter};
 use proto::Upstream;
 
 use super::link::Link;
-use super::message::{Message, Payload};
+use super::message::{Internal, Message, Payload};
 use super::rest::PRIVATE;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -237,7 +237,7 @@ impl Servers {
             let ask = base.pool(link.at).upstream.write_unwatch(&mut words);
             // A link that is not up has nothing on it.
             let is_up = link.is_up() && !link.retiring;
-            let payload = Payload::Internal(UNWATCH);
+            let payload = Payload::internal(Internal::Unwatch);
             if !is_up || !self.send_internal(base, id, payload, ask, &words) {
                 self.close_private(base, id);
             }
@@ -260,7 +260,7 @@ impl Servers {
         let ask = upstream.write_unblock(number, with_error, &mut words);
         let others = Requester { class: LinkClass::Shared, ..*asks };
         let Ok(link) = self.link_at(base, &others, server) else { return false };
-        self.send_internal(base, link, Payload::Internal(UNBLOCK), ask, &words)
+        self.send_internal(base, link, Payload::internal(Internal::Unblock), ask, &words)
     }
 
     /// Drops from a dead link what means nothing on another.
@@ -270,10 +270,10 @@ impl Servers {
         self.fail_pending(base, dead, dropped, |_| Fault::Dropped);
     }
 
-    /// Handles the error of a server to the internal command with this number. If it was to watch
+    /// Handles the error of a server to an internal command. If it was to watch
     /// nothing any more, nobody knows what it watches.
-    pub(crate) fn refuse_internal(&mut self, base: &mut Base, id: ConnId, number: u64) {
-        if number == UNWATCH {
+    pub(crate) fn refuse_internal(&mut self, base: &mut Base, id: ConnId, command: Internal) {
+        if command == Internal::Unwatch {
             self.close_link(base, id, Fault::LinkLost);
         }
     }
@@ -381,7 +381,7 @@ impl Link {
     /// numbers may be those of others.
     pub(super) fn withdraw_bound(&mut self) -> Vec<Message> {
         self.withdraw_where(|message| {
-            message.is_trial() || matches!(message.payload, Payload::Internal(UNBLOCK))
+            matches!(message.internal(), Some(Internal::Trial(_) | Internal::Unblock))
         })
     }
 
@@ -389,7 +389,7 @@ impl Link {
     /// behind it, what it watches still has to be ended.
     pub(super) fn keep_watch_of(&mut self, message: &Message) {
         let is_guarded = message.is_block() && message.end <= self.own.guarded_until;
-        if is_guarded || matches!(message.payload, Payload::Internal(UNWATCH)) {
+        if is_guarded || message.internal() == Some(Internal::Unwatch) {
             (self.own.watched, self.own.guarded_until) = (true, 0);
         }
     }
@@ -402,12 +402,6 @@ impl Link {
         is_usable && self.queue.is_empty() && self.outstanding.iter().all(is_own)
     }
 }
-
-/// The number of the internal command that ends a wait on another link.
-const UNBLOCK: u64 = u64::MAX - 1;
-
-/// The number of the internal command that ends watches.
-const UNWATCH: u64 = u64::MAX;
 
 /// Counts one more private link, unless there are as many as there may be. Other workers count
 /// theirs in the same place, so all of them may find it full at once.

@@ -321,7 +321,7 @@ impl FairQueue {
                         }
                     }
                     Payload::Single(part) if fits(&waiting, part.request) => None,
-                    Payload::Single(_) | Payload::Internal(_) | Payload::Trial(_) => Some(None),
+                    Payload::Single(_) | Payload::Internal(_) => Some(None),
                 };
                 let (mut len, mut bytes) = (0, 0);
                 match rest {

@@ -11,7 +11,7 @@
 use proto::Ask;
 
 use super::link::Link;
-use super::message::{Late, Message, Payload};
+use super::message::{Internal, Late, Message, Payload};
 use crate::Time;
 use crate::base::id::ConnId;
 use crate::base::part::Effort;
@@ -63,7 +63,7 @@ impl Link {
 /// Makes a message of what is left of a refused one.
 fn rest_of(end: u64, now: Time) -> Message {
     Message {
-        payload: Payload::Internal(0),
+        payload: Payload::internal(Internal::Plain),
         ask: Ask::default(),
         is_update: false,
         end,

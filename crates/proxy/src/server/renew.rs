@@ -20,7 +20,7 @@ use proto::Upstream;
 use super::batch::{Batch, Entry};
 use super::costs::Costs;
 use super::link::Link;
-use super::message::{Message, Payload};
+use super::message::{Internal, Message, Payload};
 use super::open::is_out;
 use super::order::Weighted;
 use super::queue::FairQueue;
@@ -92,7 +92,7 @@ impl Servers {
         if !link.is_waiting() {
             return Some(Unsent::take(link));
         }
-        let is_internal = |message: &Message| matches!(message.payload, Payload::Internal(_));
+        let is_internal = |message: &Message| message.internal().is_some() && !message.is_trial();
         if link.outstanding.range(..link.first_pending()).any(is_internal) {
             // Others may rely on its effect.
             return None;
@@ -159,7 +159,7 @@ struct Unsent {
     outstanding: VecDeque<Message>,
     batch: Option<Box<Batch>>,
     overtaken: u64,
-    internal: Vec<u64>,
+    internal: Vec<Internal>,
     queue: FairQueue,
     inflight: Costs,
     fetch_bytes: usize,
@@ -230,7 +230,7 @@ impl Owed {
 fn clients_of(message: &Message) -> impl Iterator<Item = ConnId> {
     let entries = match &message.payload {
         Payload::Fetch(batch) => &batch.entries[..],
-        Payload::Single(_) | Payload::Internal(_) | Payload::Trial(_) => &[],
+        Payload::Single(_) | Payload::Internal(_) => &[],
     };
     let clients = entries.iter().map(|entry| entry.client).chain([message.client]);
     clients.filter(|client| *client != ConnId::NONE)

@@ -9,7 +9,7 @@ use proto::{Ask, Class, Reach, Upstream};
 
 use super::batch::Batch;
 use super::link::Link;
-use super::message::{MessageForm, Payload};
+use super::message::{Internal, MessageForm, Payload};
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Outbox;
@@ -150,10 +150,9 @@ impl Servers {
         }
     }
 
-    /// Whether a server was sent the internal command with this number on this link, and has not
-    /// answered yet.
-    pub(crate) fn is_on_its_way(&self, id: ConnId, number: u64) -> bool {
-        self.links.find(id).is_some_and(|link| link.internal.contains(&number))
+    /// Whether a server was sent this internal command on this link, and has not answered yet.
+    pub(crate) fn is_on_its_way(&self, id: ConnId, command: Internal) -> bool {
+        self.links.find(id).is_some_and(|link| link.internal.contains(&command))
     }
 
     /// Sends a server an internal command, if its queue has room. Requests behind the command on
@@ -170,8 +169,8 @@ impl Servers {
         if !link.has_room(&base.limits) || !base.memory.has_room(words.len()) {
             return false;
         }
-        if let Payload::Internal(number) = payload {
-            link.internal.push(number);
+        if let Payload::Internal(command) = &payload {
+            link.internal.push(**command);
         }
         self.launch_internal(base, id, payload, ask, words);
         true

@@ -18,7 +18,7 @@ use metrics::ServerCounter;
 use proto::{Ask, ItemKind, Parsed, Pushed, TopicKind};
 
 use super::link::Link;
-use super::message::{MessageForm, Payload};
+use super::message::{Internal, MessageForm, Payload};
 use super::open::is_out;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -226,7 +226,7 @@ impl Servers {
             }
             Told::Ping => upstream.write_topic_ping(link.out.copied()),
         }
-        let payload = Payload::Internal(0);
+        let payload = Payload::internal(Internal::Plain);
         let form = MessageForm { payload, ask: Ask::default(), is_update: false };
         link.launch(form, (ConnId::NONE, Cost::default(), Effort::Quick), before, base.now);
         link.account(&mut base.memory);

@@ -14,7 +14,7 @@
 use proto::{Trial, TrialReply, Upstream};
 
 use super::link::Link;
-use super::message::{Late, Message, Payload, Steps};
+use super::message::{Internal, Late, Message, Payload, Steps};
 use super::open::{fault_of, is_out};
 use super::rest::TRIAL;
 use super::state::ServerState;
@@ -42,6 +42,7 @@ pub(super) enum Blocks {
 }
 
 /// The message of a trial, which has two replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrialMessage {
     trial: Trial,
     /// The first reply that is not as it must be.
@@ -139,9 +140,9 @@ impl Servers {
         let Some(link) = self.links.find(id) else { return };
         let mut words = Vec::new();
         let ask = base.pool(link.at).upstream.write_trial(trial, &mut words);
-        let payload = Payload::Trial(TrialMessage { trial, reply: TrialReply::Accepted });
+        let command = Internal::Trial(TrialMessage { trial, reply: TrialReply::Accepted });
         // Its bytes are few, and a server has one at a time.
-        self.launch_internal(base, id, payload, ask, &words);
+        self.launch_internal(base, id, Payload::internal(command), ask, &words);
         let link = self.links.find_mut(id);
         if let Some(message) = link.and_then(|link| link.outstanding.back_mut()) {
             message.late = Late::Block(Steps::new(1));
@@ -150,7 +151,7 @@ impl Servers {
 
     /// Notes that all replies to the message of a trial have come.
     #[cold]
-    pub(crate) fn note_trial(&mut self, base: &mut Base, id: ConnId, message: TrialMessage) {
+    pub(super) fn note_trial(&mut self, base: &mut Base, id: ConnId, message: TrialMessage) {
         if !self.is_on_trial(id) {
             return;
         }

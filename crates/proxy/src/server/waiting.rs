@@ -35,7 +35,7 @@ impl Waiting {
         match &self.payload {
             Payload::Fetch(batch) => batch.entries[batch.entries.len() - 1].part,
             Payload::Single(part) => *part,
-            Payload::Internal(_) | Payload::Trial(_) => {
+            Payload::Internal(_) => {
                 unreachable!("the proxy's own commands do not wait")
             }
         }
@@ -49,7 +49,7 @@ impl Waiting {
                 (part, if self.merges { cost } else { self.cost })
             }
             Payload::Single(part) => (*part, self.cost),
-            Payload::Internal(_) | Payload::Trial(_) => {
+            Payload::Internal(_) => {
                 unreachable!("the proxy's own commands do not wait")
             }
         }
