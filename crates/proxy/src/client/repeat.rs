@@ -139,10 +139,16 @@ impl Clients {
     /// client's later requests do not wait for it.
     #[cold]
     pub(crate) fn rest_again(&mut self, base: &mut Base, id: RequestId) -> bool {
+        !self.requests[id].asked_again && self.pause_again(base, id)
+    }
+
+    /// Has a request wait for another pause. Returns false if there is no time for it.
+    #[cold]
+    pub(crate) fn pause_again(&mut self, base: &mut Base, id: RequestId) -> bool {
         let pending = &mut self.requests[id];
         let reply = base.pools[pending.pool as usize].plan.timeouts.reply;
         let due = base.now.after(limits::REPEAT_FIRST_US);
-        if due >= pending.since.after(reply) || pending.asked_again {
+        if due >= pending.since.after(reply) {
             return false;
         }
         pending.info.awaits_retry = true;

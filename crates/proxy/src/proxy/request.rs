@@ -10,7 +10,7 @@ use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
-use crate::base::part::{Data, Effort, Incoming, Part, RequestId, Requester};
+use crate::base::part::{Data, Effort, Incoming, LinkClass, Part, RequestId, Requester};
 use crate::base::tenants::NOBODY;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
@@ -394,6 +394,14 @@ impl Proxy {
         let incoming = &Incoming { asks: &again.asks, request: &again.request, head: &again.head };
         if again.is_given_up {
             return self.drop_begun(id, incoming);
+        }
+        // It would overtake what its client is owed on the link that it took before.
+        if again.asks.class == LinkClass::Moved && self.servers.owes(again.asks.id) {
+            if !self.clients.pause_again(&mut self.base, id) {
+                let (base, part) = (&mut self.base, Part::whole(id));
+                self.clients.fail(base, part, None, Fault::QueueTimeout, false);
+            }
+            return;
         }
         match (self.route(incoming), again.request.class) {
             // Its keys belonged to one server when it was first sent, and do not any more.

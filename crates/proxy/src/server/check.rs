@@ -76,7 +76,7 @@ impl Servers {
             for client in link.askers() {
                 let at = (link.at.pool, link.at.server, link.conn_key, client);
                 let first = *seen.entry(at).or_insert(id);
-                assert_eq!(first, id, "requests of one client are on two links of a server");
+                assert_eq!(first, id, "requests of {client:?} are on two links of a server");
             }
         }
     }

@@ -218,6 +218,11 @@ impl Servers {
         load.is_awaited = !load.is_idle();
         load.is_awaited
     }
+
+    /// Whether anything of a client's is outstanding on a link.
+    pub(crate) fn owes(&mut self, client: ConnId) -> bool {
+        !self.loads.of(client).is_idle()
+    }
 }
 
 impl Link {

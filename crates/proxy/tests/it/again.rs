@@ -179,6 +179,50 @@ fn only_the_last_request_of_a_client_is_sent_again() {
     }
 }
 
+/// Another plan moves its key to a server that owes its client something on a link that goes.
+#[test]
+fn what_is_sent_again_on_other_links_waits_for_what_its_client_is_owed() {
+    for is_answered in [true, false] {
+        let mut stage = Stage::new(&["s0", "s1"], |pool| {
+            pool.protocol = protocol("redis").expect("the table has it");
+            (pool.distribution, pool.server_connections) = (Distribution::Modula, 2);
+        });
+        let [_, client] = [stage.client(), stage.client()];
+        let asks = [1, 0].map(|at| GET.replace('k', &stage.key_of(at)).replace("$1", "$LEN"));
+        let asks = asks.map(|one| {
+            let len = one.lines().last().expect("a key").len();
+            one.replace("$LEN", &format!("${len}"))
+        });
+        let links = asks.each_ref().map(|ask| {
+            stage.says(client, ask);
+            let link = stage.establishes_with(&hello(0));
+            stage.says(link, WELCOME);
+            assert_eq!(&stage.turn(link), ask);
+            link
+        });
+        stage.says(links[1], LOADING);
+        stage.install(|plan| {
+            plan.pools[0].server_connections = 1;
+            plan.pools[0].servers.remove(0);
+        });
+        stage.passes(5_000);
+        assert_eq!(stage.connects, [], "it would be answered before the one before it");
+        if is_answered {
+            stage.says(links[0], "$-1\r\n");
+            assert_eq!(stage.received(client), "$-1\r\n");
+            stage.passes(5_000);
+            let link = stage.establishes_with(&hello(0));
+            stage.says(link, WELCOME);
+            assert_eq!(stage.turn(link), asks[1]);
+            continue;
+        }
+        stage.passes(2 * SECOND);
+        let told = stage.received(client);
+        assert!(told.ends_with("timed out in the queue, not sent\r\n"), "{told}");
+        stage.expect_rows(0);
+    }
+}
+
 /// The client may ask again on another connection: then its change would be made twice.
 #[test]
 fn a_change_whose_client_leaves_in_the_pause_is_not_sent_again_and_a_read_is() {
