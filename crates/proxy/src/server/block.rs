@@ -15,6 +15,7 @@ use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::base::Base;
 use crate::base::buffer::Outbox;
+use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, Part, Requester};
 use crate::base::size::Cost;
@@ -80,7 +81,7 @@ impl Servers {
     pub(crate) fn end_changed(&mut self, base: &mut Base, id: ConnId) -> Option<bool> {
         let is_changed = std::mem::take(&mut self.links.find_mut(id)?.own.executed);
         if is_changed {
-            self.close_private(base, id);
+            self.close_private(base, id, Fault::Dropped);
         }
         Some(is_changed)
     }

@@ -169,6 +169,8 @@ impl Servers {
         let Some(server) = self.server_of(id) else { return };
         base.gauges_changed = true;
         self.has_room_since = true;
+        let is_unwatch = |message: &Message| message.internal() == Some(Internal::Unwatch);
+        let stays_watched = pending.iter().any(is_unwatch);
         for message in pending {
             self.count_gone(&message);
             match message.internal() {
@@ -179,7 +181,10 @@ impl Servers {
             let (fault, payload) = (fault(&message), message.payload);
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
-        self.end_kept_watch(base, id);
+        // What was to end a watch has waited too long, and what comes next must not depend on it.
+        if stays_watched {
+            self.close_private(base, id, Fault::QueueTimeout);
+        }
         // The batch that waited behind them may have room now.
         self.mark_dirty(id);
     }

@@ -85,7 +85,7 @@ impl Servers {
                 return self.use_again(base, id, asks.tenant).map(|()| id);
             }
             // Nothing is outstanding on it: the client has waited for that.
-            self.close_private(base, id);
+            self.close_private(base, id, Fault::Dropped);
         }
         let state = self.state(at);
         if state.unable_until > base.now {
@@ -146,7 +146,7 @@ impl Servers {
             let may_keep = links_open(base) <= base.private_max;
             let Some(link) = self.links.find_mut(id) else { continue };
             if !may_keep || !link.may_be_kept() {
-                self.close_private(base, id);
+                self.close_private(base, id, Fault::Dropped);
                 continue;
             }
             if link.own.kept_until.is_some() {
@@ -170,7 +170,7 @@ impl Servers {
             return self.spare_timer(base, id);
         }
         match link.own.kept_until {
-            Some(until) if until <= base.now => self.close_private(base, id),
+            Some(until) if until <= base.now => self.close_private(base, id, Fault::Dropped),
             Some(until) => base.timers.set(until, Due::Kept(id)),
             None => link.own.has_kept_timer = false,
         }
@@ -180,7 +180,7 @@ impl Servers {
     fn close_oldest_kept(&mut self, base: &mut Base) {
         let kept = self.links.iter().filter_map(|(id, link)| Some((link.own.kept_until?, id)));
         if let Some((_, id)) = kept.min() {
-            self.close_private(base, id);
+            self.close_private(base, id, Fault::Dropped);
         }
     }
 
@@ -192,7 +192,7 @@ impl Servers {
             return;
         }
         for id in self.private.remove(&client).unwrap_or_default() {
-            self.close_private(base, id);
+            self.close_private(base, id, Fault::Dropped);
         }
     }
 
@@ -239,7 +239,7 @@ impl Servers {
             let is_up = link.is_up() && !link.retiring;
             let payload = Payload::internal(Internal::Unwatch);
             if !is_up || !self.send_internal(base, id, payload, ask, &words) {
-                self.close_private(base, id);
+                self.close_private(base, id, Fault::Dropped);
             }
         }
     }
@@ -275,15 +275,6 @@ impl Servers {
     pub(crate) fn refuse_internal(&mut self, base: &mut Base, id: ConnId, command: Internal) {
         if command == Internal::Unwatch {
             self.close_link(base, id, Fault::LinkLost);
-        }
-    }
-
-    /// Closes a link that its client keeps, if its server still watches for it there: what was to
-    /// end that has waited too long.
-    pub(super) fn end_kept_watch(&mut self, base: &mut Base, id: ConnId) {
-        let is_it = |link: &Link| link.own.kept_until.is_some() && link.own.watched;
-        if self.links.find(id).is_some_and(is_it) {
-            self.close_private(base, id);
         }
     }
 
@@ -328,11 +319,12 @@ impl Servers {
         self.private.contains_key(&client)
     }
 
-    pub(super) fn close_private(&mut self, base: &mut Base, id: ConnId) {
+    /// Closes a client's own link. What is left on it ends with this fault.
+    pub(super) fn close_private(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
         let Some(link) = self.links.find(id) else { return };
         match link.is_idle() && !link.is_waiting() && !link.owes {
             true => self.close_quietly(base, id),
-            false => self.close_link(base, id, Fault::Dropped),
+            false => self.close_link(base, id, fault),
         }
     }
 

@@ -283,6 +283,26 @@ fn a_link_is_not_kept_on_which_the_end_of_a_watch_cannot_be_sent() {
     assert_ne!(up(&mut stage), own);
 }
 
+/// Found by the simulator: the watch after it waited as long, and the transaction did not depend on
+/// either as its client knew them.
+#[test]
+fn a_client_does_not_use_a_link_on_which_the_end_of_a_watch_could_not_be_sent() {
+    let (mut stage, _, [client, _]) = pool(&["s0"], |_| {});
+    let own = watching(&mut stage, client, "k");
+    stage.install(|_| {});
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    assert_eq!(stage.received(client), format!("{QUEUED}*-1\r\n"));
+    // Nothing leaves.
+    stage.says(client, "WATCH l\r\n");
+    stage.passes(2 * SECOND);
+    stage.end_turn();
+    let told = stage.received(client);
+    assert!(told.ends_with("not sent\r\n"), "{told}");
+    assert!(stage.closed.contains(&own));
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    assert_eq!(stage.received(client), format!("{QUEUED}*-1\r\n"), "it may have changed");
+}
+
 #[test]
 fn a_server_that_cannot_forget_what_is_watched_loses_the_link() {
     let (mut stage, _, [one, _]) = pool(&["s0"], |plan| plan.pools[0].private = true);
