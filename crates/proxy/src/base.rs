@@ -306,6 +306,15 @@ impl Base {
         self.pools.iter().position(is_it)
     }
 
+    /// Returns the place of the server with this id, unless a plan has removed it.
+    pub(crate) fn find_server(&self, id: u32) -> Option<ServerAt> {
+        let known = self.pools.iter().enumerate().filter(|(_, pool)| pool.stage != Stage::Vacant);
+        let place = |(at, pool): (usize, &Pool)| {
+            Some(ServerAt { pool: at as u32, server: pool.place_of(id)? as u32 })
+        };
+        known.filter_map(place).next()
+    }
+
     /// Reports what became of a connection, if somebody wants to know.
     #[inline]
     pub(crate) fn log_connection(&mut self, what: impl FnOnce(&Base) -> Connection) {

@@ -331,6 +331,13 @@ impl Proxy {
         self.handle_link_events();
     }
 
+    /// Has the links to a server on which it owes nothing asked for an answer, since another worker
+    /// gets none (`Report::Doubted`).
+    pub fn ask_server(&mut self, server_id: u32, now: Time) {
+        self.base.note_change(now);
+        self.servers.ask_server(&mut self.base, server_id);
+    }
+
     /// Has all clients end. Each is closed at the boundary of a request, when it has its answers;
     /// what it has begun to send is read to its end.
     pub fn drain(&mut self, now: Time) {

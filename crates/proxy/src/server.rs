@@ -221,7 +221,7 @@ impl Servers {
         for (_, link) in self.links.iter() {
             let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
             let pending = link.outstanding.len() - link.first_pending();
-            state.gauges.links += u64::from(link.is_up());
+            state.gauges.links += u64::from(link.was_up());
             state.gauges.pending += (pending + link.queue.len()) as u64;
             state.gauges.pending_bytes += (link.out.len() + link.queue.bytes()) as u64;
             state.gauges.inflight += (link.outstanding.len() - pending) as u64;

@@ -242,6 +242,7 @@ impl MasterChannel {
             ToWorker::NotTold { number, why } => {
                 out.push(Command::Told { number, told: Err(why) });
             }
+            ToWorker::AskServer { server } => out.push(Command::AskServer(server)),
             ToWorker::Retire {} => out.push(Command::Retire),
             ToWorker::Share { keep } => out.push(Command::Share { keep }),
             ToWorker::Drain { timeout_us } => {
@@ -279,7 +280,7 @@ impl MasterChannel {
         }
         match message {
             ToMaster::Log { .. } => self.lines_lost += 1,
-            ToMaster::LinkRefused { .. } => {}
+            ToMaster::LinkRefused { .. } | ToMaster::Doubted { .. } => {}
             ToMaster::Failed { server, .. } | ToMaster::Answered { server, .. } => {
                 self.owed_of_servers.insert(server, message);
             }
@@ -417,12 +418,7 @@ impl event::Control for MasterChannel {
     }
 
     fn report(&mut self, report: Report) {
-        match report {
-            Report::Failed { server, failures, why } => {
-                self.say(ToMaster::Failed { server, failures, why: why.to_string() });
-            }
-            Report::Answered { server, probe } => self.say(ToMaster::Answered { server, probe }),
-        }
+        self.say(report.into());
     }
 
     fn log(&mut self, event: Event, from: Option<IpAddr>) {

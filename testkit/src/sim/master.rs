@@ -51,7 +51,9 @@ const CHANGES: &[Change] = &[
 impl World {
     /// Takes a worker's report; its consequences apply some time later.
     pub fn hear(&mut self, worker: usize, report: &Report) {
-        let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report;
+        let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report else {
+            return;
+        };
         let (pool, at) = self.place(*server);
         let entry = &mut self.pools[pool].servers[at];
         entry.progress = self.now;
@@ -134,9 +136,14 @@ impl World {
         }
     }
 
-    /// Reports a fault that only another worker has met.
+    /// Reports a fault that only another worker has met, or has this one ask the server since the
+    /// other gets no answer.
     pub fn hearsay(&mut self, pool: usize, server: usize) {
         let server = self.pools[pool].servers[server].id;
+        if self.random.permille(150) {
+            self.proxy.ask_server(server, self.now);
+            self.carry_out();
+        }
         if self.random.permille(150) {
             let decision = self.outliers.failed(1, server, 9);
             self.await_decisions(decision);

@@ -158,7 +158,8 @@ impl World {
     /// Closes a link for the proxy, which must have a reason.
     fn close_link(&mut self, id: ConnId) {
         // A link may be given up before the driver has found that there is no socket for it.
-        let Some(conn) = self.conns[id.index()].take_if(|conn| conn.id == id) else {
+        let conn = self.conns.get_mut(id.index());
+        let Some(conn) = conn.and_then(|conn| conn.take_if(|conn| conn.id == id)) else {
             return assert!(self.unmade.contains(&id), "only what is there is closed");
         };
         assert_eq!(conn.id, id, "a link that is long gone is closed");

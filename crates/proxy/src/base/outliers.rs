@@ -99,6 +99,7 @@ impl OutlierDetector {
         match *report {
             Report::Failed { server, failures, .. } => self.failed(worker, server, failures),
             Report::Answered { server, probe } => self.answered(worker, server, probe),
+            Report::Doubted { .. } => None,
         }
     }
 

@@ -301,6 +301,9 @@ impl Servers {
         let state = self.state(at);
         state.forget(id);
         state.note_blocks_lost(id, &link, base.now);
+        if link.was_up() {
+            state.note_link_lost();
+        }
         self.forget_last(base, at);
         if link.class == LinkClass::Subscribed {
             self.forget_topics(base, &link, fault);

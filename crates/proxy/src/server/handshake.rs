@@ -159,6 +159,7 @@ impl Servers {
     fn come_up(&mut self, base: &mut Base, id: ConnId, capabilities: Capabilities) {
         let Some(link) = self.links.find_mut(id) else { return };
         let was_busy = matches!(&link.state, State::Handshake(shake) if shake.was_busy);
+        let is_new = !link.was_up();
         link.set_state(State::Up(base.now));
         link.trip = link.trip.min(base.now.since(link.since));
         let trips = 1 + link.trip / limits::DEPTH_TRIP_US;
@@ -169,10 +170,10 @@ impl Servers {
         if self.links.find(id).is_some_and(|link| link.work() > 0) {
             self.tell_work(at);
         }
-        base.log_connection(|base| Connection::LinkMade {
-            link: id,
-            server: base.server(at).plan.id,
-        });
+        if is_new {
+            let server = base.server(at).plan.id;
+            base.log_connection(|_| Connection::LinkMade { link: id, server });
+        }
         // A busy server answers a handshake that chooses no database.
         if was_busy {
             self.note_busy_line(base, at, None);
@@ -182,6 +183,8 @@ impl Servers {
         let before = self.note_capabilities(base, at, capabilities);
         if is_probe {
             self.probe_answered(base, id);
+        } else if !is_new && asked >= self.state(at).probed && base.server(at).is_out() {
+            self.note_back(base, at);
         }
         self.end_judge(base, id, asked);
         // A link that has shown that its server is well has its place by now.

@@ -29,7 +29,7 @@ impl Servers {
         let errno = state.connect_errno.take().filter(|_| fault == Fault::ConnectFailed);
         let counts = state.note_failure(server.health, base.now);
         state.rests.clear();
-        state.failed_attempt = None;
+        (state.failed_attempt, state.asked_elsewhere) = (None, None);
         // It may come back as another one.
         if state.blocks == Blocks::Accepted {
             state.blocks = Blocks::Unknown;
@@ -85,7 +85,10 @@ impl Servers {
         }
         let home = base.pool(at).conn_keys.home;
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
-        self.state(at).probe = Some(id);
+        let state = self.state(at);
+        (state.probe, state.probed) = (Some(id), base.now);
+        // A firewall may refuse whatever is new, and the links that are there work.
+        self.ask_idle_links(base, at);
     }
 
     /// Notes that a probe was answered: the server is back, and the link that probed serves it.
@@ -158,12 +161,8 @@ impl Servers {
 
     /// Applies the decision that a server leaves the ring, or comes back.
     pub(crate) fn eject(&mut self, base: &mut Base, id: u32, ejected: bool) {
-        let pools = base.pools.iter().enumerate();
-        let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
-        let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(id)?))).next();
         // A new plan may have removed the server meanwhile.
-        let Some((pool, server)) = found else { return };
-        let at = ServerAt { pool: pool as u32, server: server as u32 };
+        let Some(at) = base.find_server(id) else { return };
         let server = base.server_mut(at);
         if server.ejected == ejected || server.stage != Stage::Planned {
             return;
@@ -172,7 +171,7 @@ impl Servers {
         // Some worker saw the server come back, and that is good enough for all.
         self.state(at).forgive(server);
         if !bug!(KeepRing) {
-            base.pools[pool].rebuild_ring(false);
+            base.pools[at.pool as usize].rebuild_ring(false);
         }
         self.tend_ejected(base, at);
     }

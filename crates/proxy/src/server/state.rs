@@ -50,6 +50,8 @@ pub(super) struct ServerState {
     pub(super) probe: Option<ConnId>,
     /// When the next probe is due. A timer set for another time is ignored.
     pub(super) probe_at: Option<Time>,
+    /// When it was last probed. Links that were there were asked, too.
+    pub(super) probed: Time,
     /// When we may try to connect again, after an attempt that lacked a resource of our own.
     pub(super) unable_until: Time,
     /// The length of that pause next time, in microseconds.
@@ -67,6 +69,9 @@ pub(super) struct ServerState {
     /// The last attempt to make a link that has failed. If the links that are left are lost before
     /// they answer, the server is down.
     pub(super) failed_attempt: Option<FailedAttempt>,
+    /// When the links were asked that it has at other workers and in other pools, since it answers
+    /// no attempt to make one here.
+    pub(super) asked_elsewhere: Option<Time>,
     /// Connection keys that it has refused, and when each may be tried again.
     refused: Vec<(ConnKey, Time)>,
     pub(super) silence: Silence,
@@ -181,6 +186,8 @@ impl ServerState {
             judge: None,
             judged: Time(0),
             failed_attempt: None,
+            probed: Time(0),
+            asked_elsewhere: None,
             refused: Vec::new(),
             silence: Silence::default(),
             drip_told: None,
@@ -218,7 +225,7 @@ impl ServerState {
         server.set_health(Health::Ready);
         self.end_failing();
         self.rests.clear();
-        self.failed_attempt = None;
+        (self.failed_attempt, self.asked_elsewhere) = (None, None);
         self.probe_at = None;
     }
 
@@ -310,6 +317,12 @@ impl ServerState {
         };
         // The pause is three quarters to the whole of it, so that workers do not probe in step.
         pause - pause / 4 * u64::from(jitter % 1024) / 1024
+    }
+
+    /// Counts a link less at once: other workers judge the server by who has links.
+    pub(super) fn note_link_lost(&mut self) {
+        self.gauges.links = self.gauges.links.saturating_sub(1);
+        self.counters.set(metrics::ServerCounter::LinksNow, self.gauges.links);
     }
 
     /// Writes its gauges to the metrics registry.

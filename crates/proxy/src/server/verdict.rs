@@ -6,6 +6,8 @@
 //!     yes ──▶ only that place of a link cannot be filled (`rest.rs`)
 //!     no  ──▶ are other links up?  yes ──▶ as above; those that are idle are asked, and the server
 //!                                          is down if they are all lost before it answers
+//!                                  at other workers, or in other pools ──▶ as above; an attempt
+//!                                          that is begun when they had time to answer decides
 //!                                  no  ──▶ it is down
 //!   a link that was up is lost, or silent for too long ──▶ another is begun, and judges
 //! ```
@@ -14,12 +16,12 @@ use metrics::ServerCounter;
 
 use super::Servers;
 use super::link::Link;
-use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
 use crate::base::pool::Health;
 use crate::base::{Base, ServerAt};
+use crate::{Action, Report, Time};
 
 /// An attempt to make a link that failed, when no link had brought a reply since it began.
 #[derive(Clone, Copy, Debug)]
@@ -60,10 +62,10 @@ impl Servers {
         }
     }
 
-    /// Whether a server is there although a probe of it has failed: it has refused the probe in
-    /// words, or has answered a worker since the probe began.
-    pub(super) fn is_proven_since(&self, base: &Base, probe: &Link, fault: Fault) -> bool {
-        fault == Fault::Refused || self.has_answered_since(base, probe.at, probe.begun, fault)
+    /// Whether a server is there although an attempt to make a link has failed: it has refused the
+    /// attempt in words, or has answered a worker since the attempt began.
+    pub(super) fn is_proven_since(&self, base: &Base, link: &Link, fault: Fault) -> bool {
+        fault == Fault::Refused || self.has_answered_since(base, link.at, link.begun, fault)
     }
 
     /// Whether a server has answered any worker since then, which outweighs this fault. Another
@@ -87,20 +89,17 @@ impl Servers {
         fault: Fault,
     ) -> Option<ConnId> {
         let at = link.at;
-        let answers = match fault {
-            // It is there.
-            Fault::Refused => true,
-            // So it is if those that have logged in work, of other workers too.
-            Fault::LoginRefused => self.has_links_elsewhere(base, at),
-            _ => false,
-        };
-        let answers = answers || self.has_answered_since(base, at, link.begun, fault);
+        // If those that have logged in work, of other workers too, a refused login shows nothing.
+        let is_login = fault == Fault::LoginRefused;
+        let answers = self.is_proven_since(base, link, fault)
+            || is_login && self.has_links_elsewhere(base, at, [base.server(at).plan.id]);
         let works = answers || self.has_links_up(at);
         // Links on which clients wait show nothing, so another attempt decides.
         if !works && !judges && self.has_links_that_wait(at) && self.begin_judge_now(base, at) {
             return self.rest_place(base, link, nth?, fault);
         }
-        if !works || bug!(FurtherLinkFails) {
+        let is_down = !works && self.may_judge(base, at, link.begun, fault);
+        if is_down || bug!(FurtherLinkFails) {
             self.server_failed(base, at, fault);
             return None;
         }
@@ -111,6 +110,38 @@ impl Servers {
             self.ask_idle_links(base, at);
         }
         self.rest_place(base, link, nth?, fault)
+    }
+
+    /// Whether an attempt that failed, and was begun then, shows that a server is down. As long as
+    /// there are links at other workers or in other pools, those are asked first, and have as long
+    /// to answer as for any request.
+    fn may_judge(&mut self, base: &mut Base, at: ServerAt, begun: Time, fault: Fault) -> bool {
+        let plan = &base.server(at).plan;
+        let id = plan.id;
+        if !self.has_links_elsewhere(base, at, plan.same_ids()) {
+            return true;
+        }
+        let in_time = |since: Time| since.after(base.pool(at).plan.timeouts.reply);
+        let asked = self.state(at).asked_elsewhere;
+        match asked {
+            Some(since) if !self.has_answered_since(base, at, since, fault) => {
+                return begun >= in_time(since);
+            }
+            Some(since) if base.now < in_time(since) => return false,
+            _ => self.state(at).asked_elsewhere = Some(base.now),
+        }
+        base.actions.push_back(Action::Report(Report::Doubted { server: id }));
+        self.ask_server(base, id);
+        false
+    }
+
+    /// Has this worker's idle links to a server asked, in whichever pool it is.
+    pub(crate) fn ask_server(&mut self, base: &mut Base, id: u32) {
+        let Some(at) = base.find_server(id) else { return };
+        let same: Vec<u32> = base.server(at).plan.same_ids().collect();
+        for at in same.into_iter().filter_map(|id| base.find_server(id)).collect::<Vec<_>>() {
+            self.ask_idle_links(base, at);
+        }
     }
 
     /// Counts a link that is gone. A server may answer other workers, and end the link at what
@@ -158,7 +189,10 @@ impl Servers {
         let FailedAttempt { begun, fault, until } = attempt;
         if base.now > until || self.has_answered_since(base, at, begun, fault) {
             self.state(at).failed_attempt = None;
-        } else if !self.has_links_up(at) && base.server(at).health == Health::Ready {
+        } else if !self.has_links_up(at)
+            && base.server(at).health == Health::Ready
+            && self.may_judge(base, at, begun, fault)
+        {
             self.server_failed(base, at, fault);
         }
     }
@@ -223,16 +257,23 @@ impl Servers {
         self.links.iter().map(|(_, link)| link).filter(move |link| link.at == at && link.was_up())
     }
 
-    /// Whether a link of another worker to a server is up.
-    fn has_links_elsewhere(&self, base: &Base, at: ServerAt) -> bool {
-        let all = base.metrics.total(base.server(at).plan.id, ServerCounter::LinksNow);
+    /// Whether another worker has a link to a server under one of these ids, or this one has in
+    /// another pool.
+    fn has_links_elsewhere(
+        &self,
+        base: &Base,
+        at: ServerAt,
+        ids: impl IntoIterator<Item = u32>,
+    ) -> bool {
+        let links = |id| base.metrics.total(id, ServerCounter::LinksNow);
+        let all: u64 = ids.into_iter().map(links).sum();
         let state = &self.states[at.pool as usize][at.server as usize];
         all > state.counters.value(ServerCounter::LinksNow)
     }
 
     /// Has the links on which a server owes nothing repeat the handshake. Where messages may come
     /// at any time, it gets a PING instead.
-    fn ask_idle_links(&mut self, base: &mut Base, at: ServerAt) {
+    pub(super) fn ask_idle_links(&mut self, base: &mut Base, at: ServerAt) {
         for id in self.links_of(at) {
             let Some(link) = self.links.find_mut(id) else { continue };
             let is_idle = link.is_up() && !link.is_waiting() && !link.retiring;

@@ -471,6 +471,9 @@ fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on
     stage.passes(3 * SECOND);
     stage.connect(1);
     assert_eq!(stage.reports, [Report::Answered { server: S1, probe: true }]);
+    // The link that stands is asked as well: a probe may be what a firewall refuses.
+    assert_eq!(stage.turn(link), "version\r\n");
+    stage.says(link, "VERSION 1.6.40\r\n");
     stage.set_ejected(S1, false);
     stage.says(client, &format!("get {key}\r\n"));
     assert_eq!(stage.turn(link), format!("get {key}\r\n"));

@@ -3,7 +3,7 @@
 use metrics::ServerCounter;
 use proto::protocol;
 use proxy::plan::{OnFailure, PoolPlan};
-use proxy::{Closed, ConnId, Event};
+use proxy::{Closed, ConnId, Event, Report};
 
 use crate::stage::resp::{FULL, HELLO, TOLD_FULL, WELCOME};
 use crate::stage::{S0, SECOND, Stage};
@@ -221,6 +221,151 @@ fn a_probe_that_fails_is_no_failure_while_another_worker_is_answered() {
         stage.closes(probe, Closed::Reset);
         let health = if is_late { "s0 down" } else { "s0 ready" };
         assert_eq!(stage.healths(), [health]);
+    }
+}
+
+/// A server to which another worker has a link, and a client of a worker that has none.
+fn linked_elsewhere() -> (Stage, ConnId) {
+    let mut stage = redis(|_| {});
+    stage.registry.metrics(1).counters(S0).set(ServerCounter::LinksNow, 1);
+    let client = stage.client();
+    stage.passes(SECOND);
+    (stage, client)
+}
+
+/// A client's request finds that a link cannot be made.
+fn is_refused(stage: &mut Stage, client: ConnId) {
+    stage.passes(SECOND / 50);
+    stage.says(client, GET);
+    stage.end_turn();
+    let (link, _) = stage.connects.pop().expect("it is tried");
+    stage.closes(link, Closed::Reset);
+    assert_eq!(stage.received(client), "-ERR s0: connect failed\r\n");
+}
+
+/// A firewall refuses whatever is new at once, before those who have links are answered.
+#[test]
+fn a_server_to_which_others_have_links_is_not_down_while_they_are_answered() {
+    let (mut stage, client) = linked_elsewhere();
+    let elsewhere = stage.registry.metrics(1);
+    for _ in 0..4 {
+        is_refused(&mut stage, client);
+        assert_eq!(stage.reports, [Report::Doubted { server: S0 }], "they ask");
+        assert_eq!(stage.healths(), ["s0 ready"], "their answers are not there yet");
+        stage.passes(SECOND / 1000);
+        elsewhere.set_heard(S0, stage.now().0);
+        stage.passes(SECOND / 2);
+        is_refused(&mut stage, client);
+        assert_eq!(stage.reports.len(), 1, "once a second");
+        stage.passes(SECOND);
+        stage.reports.clear();
+    }
+}
+
+#[test]
+fn a_server_that_answers_nobody_is_down_when_others_have_had_time_to_ask() {
+    let (mut stage, client) = linked_elsewhere();
+    is_refused(&mut stage, client);
+    stage.passes(SECOND - SECOND / 10);
+    // This attempt is begun too early.
+    stage.says(client, GET);
+    stage.end_turn();
+    let (early, _) = stage.connects.pop().expect("it is tried");
+    stage.passes(SECOND / 2);
+    stage.closes(early, Closed::Reset);
+    assert_eq!(stage.healths(), ["s0 ready"]);
+    assert_eq!(stage.reports, [Report::Doubted { server: S0 }]);
+    stage.received(client);
+    is_refused(&mut stage, client);
+    assert_eq!(stage.healths(), ["s0 down"], "nobody was answered");
+    let counts = |report: &Report| matches!(report, Report::Failed { failures: 1, .. });
+    assert!(stage.reports.len() == 2 && counts(&stage.reports[1]), "{:?}", stage.reports);
+}
+
+/// What is known to have been lost needs no question.
+#[test]
+fn a_server_to_which_nobody_has_a_link_any_more_is_down_at_once() {
+    let (mut stage, client) = linked_elsewhere();
+    is_refused(&mut stage, client);
+    stage.registry.metrics(1).counters(S0).set(ServerCounter::LinksNow, 0);
+    is_refused(&mut stage, client);
+    assert_eq!(stage.healths(), ["s0 down"]);
+    let (mut stage, link, _) = field();
+    stage.waits(SECOND);
+    assert_eq!(stage.registry.total(S0, ServerCounter::LinksNow), 1);
+    stage.closes(link, Closed::Reset);
+    assert_eq!(stage.registry.total(S0, ServerCounter::LinksNow), 0, "at once");
+}
+
+/// The last link of a worker is lost before it has answered, and others have theirs.
+#[test]
+fn a_worker_that_has_lost_all_its_links_has_others_ask() {
+    let (mut stage, link, [_, other]) = field();
+    stage.passes(SECOND);
+    stage.registry.metrics(1).counters(S0).set(ServerCounter::LinksNow, 1);
+    stage.says(other, GET);
+    let (further, _) = stage.begins().expect("it is tried");
+    stage.closes(further, Closed::Reset);
+    assert_eq!(stage.reports, []);
+    stage.closes(link, Closed::Reset);
+    assert_eq!((stage.healths(), stage.reports.len()), (vec!["s0 ready".into()], 1));
+    assert_eq!(stage.reports, [Report::Doubted { server: S0 }]);
+}
+
+#[test]
+fn a_worker_asks_on_its_idle_links_when_another_gets_no_answer() {
+    let (mut stage, link, [one, _]) = field();
+    stage.passes(60 * SECOND);
+    for _ in 0..2 {
+        stage.ask_server(S0);
+    }
+    assert_eq!(stage.turn(link), HELLO);
+    stage.says(link, WELCOME);
+    assert_eq!(stage.registry.metrics(0).heard(S0), stage.now().0);
+    serves(&mut stage, link, one);
+    stage.ask_server(99);
+    assert_eq!(stage.turn(link), "");
+}
+
+/// A server that stands in two pools of one worker, which has no link in one of them.
+#[test]
+fn a_link_of_another_pool_is_asked_before_a_server_is_down() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.pools[0].protocol = protocol("redis").expect("the table has it");
+        let mut twin = plan.pools[0].clone();
+        (plan.pools[0].servers[0].others, twin.servers[0].others) = (vec![4], vec![S0]);
+        (twin.id, twin.servers[0].id) = (3, 4);
+        twin.preconnect = true;
+        plan.pools.push(twin);
+    });
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    stage.waits(SECOND);
+    let client = stage.client();
+    is_refused(&mut stage, client);
+    assert_eq!(stage.healths()[0], "s0 ready");
+    assert_eq!(stage.turn(link), HELLO);
+}
+
+/// It lets nothing new through, and the link that stands gets no requests, since the server is out.
+#[test]
+fn a_server_that_is_out_comes_back_by_a_link_that_stands() {
+    for is_refused in [true, false] {
+        let (mut stage, link, _) = field();
+        stage.set_ejected(S0, true);
+        while stage.connects.is_empty() {
+            stage.waits(SECOND);
+        }
+        let (probe, _) = stage.connects.pop().expect("a probe");
+        if is_refused {
+            stage.closes(probe, Closed::Reset);
+        }
+        stage.passes(SECOND / 1000);
+        assert_eq!(stage.turn(link), HELLO);
+        stage.says(link, WELCOME);
+        assert_eq!(stage.reports.last(), Some(&Report::Answered { server: S0, probe: true }));
+        stage.set_ejected(S0, false);
+        assert_eq!(stage.healths(), ["s0 ready"]);
     }
 }
 

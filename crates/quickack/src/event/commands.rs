@@ -41,6 +41,7 @@ impl Loop<'_> {
                 Command::Eject(Ejection { server, ejected }) => {
                     self.service.set_ejected(server, ejected, self.now);
                 }
+                Command::AskServer(server) => self.service.ask_server(server, self.now),
                 Command::Adopt { client, fds } => {
                     fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
                 }

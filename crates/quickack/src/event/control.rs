@@ -137,6 +137,8 @@ pub enum Command {
     Install(Box<Install>),
     /// A server left its ring, or came back.
     Eject(Ejection),
+    /// Another worker gets no answer from this server.
+    AskServer(u32),
     /// Clients from another worker that are all alike.
     Adopt { client: ClientState, fds: Vec<OwnedFd> },
     /// Other listeners. Those that are not among them are accepted empty and closed.

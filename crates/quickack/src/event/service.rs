@@ -50,6 +50,9 @@ pub trait Service {
     /// A server has left its ring, or is back.
     fn set_ejected(&mut self, _server: u32, _ejected: bool, _now: Time) {}
 
+    /// Another worker gets no answer from this server.
+    fn ask_server(&mut self, _server: u32, _now: Time) {}
+
     /// Ids of pools and servers that the plan has no more and whose requests are still being
     /// answered.
     fn retired_ids_in_use(&self) -> Vec<u32> {
@@ -169,6 +172,10 @@ impl Service for Proxy {
 
     fn set_ejected(&mut self, server: u32, ejected: bool, now: Time) {
         Proxy::set_ejected(self, server, ejected, now);
+    }
+
+    fn ask_server(&mut self, server: u32, now: Time) {
+        Proxy::ask_server(self, server, now);
     }
 
     fn retired_ids_in_use(&self) -> Vec<u32> {

@@ -10,6 +10,7 @@ use proxy::plan::{AdminState, Plan};
 
 use super::say_of;
 use super::{Master, Running};
+use crate::ipc::ToWorker;
 use crate::log::{About, Clocks, Level};
 use crate::scoreboard::Ejection;
 
@@ -125,6 +126,16 @@ impl Master {
         self.health.failures.remove(&server);
         if let Some(decision) = self.health.outliers.answered(number, server, probe) {
             self.carry_out(&[decision], "it answers");
+        }
+    }
+
+    /// A worker gets no answer from a server: the others ask on the links that they have.
+    pub(super) fn ask_others(&mut self, number: usize, server: u32) {
+        let others = self.slots.iter_mut().enumerate().filter(|(at, _)| *at != number);
+        let others = others.filter_map(|(_, slot)| slot.worker.as_mut());
+        // One that reads nothing is not waited for: the others' answers count as much.
+        for worker in others.filter(|worker| worker.channel.has_room()) {
+            worker.send(ToWorker::AskServer { server }, &[]);
         }
     }
 

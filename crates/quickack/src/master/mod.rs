@@ -401,6 +401,7 @@ impl Master {
                 self.note_failure(number, server, failures, &why);
             }
             ToMaster::Answered { server, probe } => self.note_answer(number, server, probe),
+            ToMaster::Doubted { server } => self.ask_others(number, server),
             ToMaster::LinkRefused { server, why } => self.health.note_refusal(server, why),
             ToMaster::Log { level, event, key, about, text } => {
                 let pid = self.slots[number].worker.as_ref().map_or(0, Worker::pid);

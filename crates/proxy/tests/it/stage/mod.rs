@@ -333,6 +333,11 @@ impl Stage {
         self.settle();
     }
 
+    pub fn ask_server(&mut self, server: u32) {
+        self.proxy.ask_server(server, self.now);
+        self.settle();
+    }
+
     pub fn set_ejected(&mut self, server: u32, ejected: bool) {
         self.proxy.set_ejected(server, ejected, self.now);
         self.settle();

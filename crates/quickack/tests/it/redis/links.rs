@@ -9,7 +9,7 @@ use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn};
 use super::{QUICKACK, config, quickack, with_workers};
-use crate::harness;
+use crate::harness::{self, stats, workers};
 use crate::limits::told_while_it_writes;
 use crate::logins::private;
 
@@ -333,6 +333,56 @@ fn a_password_that_was_changed_costs_nobody_the_link_that_is_there() {
     assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
     assert_eq!(direct.say(&may("two")), Reply::Simple(OK.into()));
     check_others_are_served(&quickack, &mut quiet, "login refused: WRONGPASS ");
+}
+
+/// A client, and the number of the worker that serves it.
+fn speaker_of(quickack: &Quickack) -> (Speaker, usize) {
+    let before = workers(quickack);
+    let client = Speaker::connect(quickack.address());
+    let mut found = None;
+    wait_until("one worker has one client more", || {
+        let after = workers(quickack);
+        found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
+        found.is_some()
+    });
+    (client, found.expect("it was waited for"))
+}
+
+/// The link of the other worker has no traffic, so nothing but the question shows that it works.
+#[test]
+fn a_firewall_that_drops_new_connections_costs_nobody_the_link_of_another_worker() {
+    let redis = Redis::start(Family::Redis70);
+    let mut firewall = Firewall::start(redis.address);
+    let pool = [EJECT[0], EJECT[1], "timeout_connect: 50ms", "timeout: 200ms"];
+    let quickack = with_workers(2, &[firewall.address], &pool);
+    let (mut quiet, first) = speaker_of(&quickack);
+    assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
+    firewall.drop_new();
+    let mut others = Vec::new();
+    let mut other = loop {
+        let (other, at) = speaker_of(&quickack);
+        match at == first {
+            true => others.push(other),
+            false => break other,
+        }
+    };
+    let failed = || {
+        let json = stats(&quickack);
+        json["pools"][0]["servers"][0]["connect_timeout_total"].as_u64().expect("a count")
+    };
+    let mut asks = 0;
+    while failed() < 8 {
+        let told = other.say("GET k");
+        assert!(told.error().contains("connect timed out"), "{told:?} after {asks} requests");
+        asks += 1;
+    }
+    let servers = quickack.admin_ok(&["servers"]);
+    assert!(!servers.contains("ejected") && !servers.contains("down"), "{servers}");
+    assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
+    let log = quickack.process.stderr_text();
+    assert!(!log.contains("is ejected") && !log.contains("is down"), "{log}");
+    firewall.let_pass();
+    wait_until("connections are made again", || !other.say("GET k").is_error());
 }
 
 #[test]
