@@ -226,7 +226,7 @@ pub enum Report {
     Failed { server: u32, failures: u32, why: Cow<'static, str> },
     /// A server that had failed, or is ejected, answered a request or a probe.
     Answered { server: u32, probe: bool },
-    /// A server has not answered this worker's attempt to make a link, and other workers have links:
-    /// each is to ask its own (`Proxy::ask_server`).
+    /// A server has not answered this worker's attempt to make a link, and other workers have
+    /// links: each is to ask on its own (`Proxy::ask_server`).
     Doubted { server: u32 },
 }
