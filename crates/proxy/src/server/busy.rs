@@ -93,10 +93,10 @@ impl Servers {
 
     /// Fails all that waits for a link whose server has said in its handshake that it is busy.
     pub(super) fn refuse_as_busy(&mut self, base: &mut Base, id: ConnId) {
+        self.withdraw_waiting(base, id, None, Fault::Busy, |_, _, _| true);
         let Some(link) = self.links.find_mut(id) else { return };
         let pending = link.withdraw_where(|_| true);
         self.fail_pending(base, id, pending, |_| Fault::Busy);
-        self.withdraw_waiting(base, id, None, Fault::Busy, |_, _, _| true);
     }
 
     /// Asks a server whether it is busy, on the link of this client's class. Returns whether a

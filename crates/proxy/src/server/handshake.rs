@@ -183,7 +183,11 @@ impl Servers {
         let before = self.note_capabilities(base, at, capabilities);
         if is_probe {
             self.probe_answered(base, id);
-        } else if !is_new && asked >= self.state(at).probed && base.server(at).is_out() {
+        } else if !is_new
+            && self.state(at).probed.is_some_and(|probed| asked >= probed)
+            && base.server(at).is_out()
+        {
+            // It was asked beside a probe.
             self.note_back(base, at);
         }
         self.end_judge(base, id, asked);

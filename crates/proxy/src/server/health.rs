@@ -26,6 +26,7 @@ impl Servers {
         let why = own.map(|said| format!("{words}: {said}"));
         let state = self.state(at);
         let was_ready = server.health == Health::Ready && !server.ejected;
+        state.probed = state.probed.filter(|_| !was_ready);
         let errno = state.connect_errno.take().filter(|_| fault == Fault::ConnectFailed);
         let counts = state.note_failure(server.health, base.now);
         state.rests.clear();
@@ -86,7 +87,7 @@ impl Servers {
         let home = base.pool(at).conn_keys.home;
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
         let state = self.state(at);
-        (state.probe, state.probed) = (Some(id), base.now);
+        (state.probe, state.probed) = (Some(id), Some(base.now));
         // A firewall may refuse whatever is new, and the links that are there work.
         self.ask_idle_links(base, at);
     }

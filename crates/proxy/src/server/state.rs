@@ -50,8 +50,8 @@ pub(super) struct ServerState {
     pub(super) probe: Option<ConnId>,
     /// When the next probe is due. A timer set for another time is ignored.
     pub(super) probe_at: Option<Time>,
-    /// When it was last probed. Links that were there were asked, too.
-    pub(super) probed: Time,
+    /// When it was last probed, since it is out. Links that were there were asked, too.
+    pub(super) probed: Option<Time>,
     /// When we may try to connect again, after an attempt that lacked a resource of our own.
     pub(super) unable_until: Time,
     /// The length of that pause next time, in microseconds.
@@ -186,7 +186,7 @@ impl ServerState {
             judge: None,
             judged: Time(0),
             failed_attempt: None,
-            probed: Time(0),
+            probed: None,
             asked_elsewhere: None,
             refused: Vec::new(),
             silence: Silence::default(),
@@ -226,7 +226,7 @@ impl ServerState {
         self.end_failing();
         self.rests.clear();
         (self.failed_attempt, self.asked_elsewhere) = (None, None);
-        self.probe_at = None;
+        (self.probe_at, self.probed) = (None, None);
     }
 
     /// Ends the series of failures: the next failure is the first of a new one.

@@ -353,6 +353,11 @@ fn a_server_that_is_out_comes_back_by_a_link_that_stands() {
     for is_refused in [true, false] {
         let (mut stage, link, _) = field();
         stage.set_ejected(S0, true);
+        // A question of another worker does not shorten its time.
+        stage.ask_server(S0);
+        assert_eq!(stage.turn(link), HELLO);
+        stage.says(link, WELCOME);
+        assert_eq!(stage.reports, []);
         while stage.connects.is_empty() {
             stage.waits(SECOND);
         }
