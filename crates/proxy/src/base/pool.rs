@@ -311,11 +311,6 @@ impl Server {
         self.is_in_service() && !self.ejected && self.health == Health::Ready
     }
 
-    /// Whether it would be asked if it were well.
-    pub(crate) fn is_out(&self) -> bool {
-        self.is_in_service() && !self.can_be_asked()
-    }
-
     /// Returns the name of its state for operators.
     pub(crate) fn health_name(&self) -> &'static str {
         match (self.plan.admin, self.health) {

@@ -16,6 +16,7 @@ use crate::base::connection::Connection;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
+use crate::base::pool::Health;
 use crate::base::{Base, ServerAt, limits};
 use crate::{Event, Time};
 
@@ -159,7 +160,7 @@ impl Servers {
     fn come_up(&mut self, base: &mut Base, id: ConnId, capabilities: Capabilities) {
         let Some(link) = self.links.find_mut(id) else { return };
         let was_busy = matches!(&link.state, State::Handshake(shake) if shake.was_busy);
-        let is_new = !link.was_up();
+        let is_new = link.trip == u64::MAX;
         link.set_state(State::Up(base.now));
         link.trip = link.trip.min(base.now.since(link.since));
         let trips = 1 + link.trip / limits::DEPTH_TRIP_US;
@@ -185,9 +186,13 @@ impl Servers {
             self.probe_answered(base, id);
         } else if !is_new
             && self.state(at).probed.is_some_and(|probed| asked >= probed)
-            && base.server(at).is_out()
+            && base.server(at).is_in_service()
+            && base.server(at).health == Health::Down
         {
-            // It was asked beside a probe.
+            // It was asked beside a probe, which may end when the server is down again.
+            if let Some(probe) = self.state(at).probe.take() {
+                self.close_quietly(base, probe);
+            }
             self.note_back(base, at);
         }
         self.end_judge(base, id, asked);

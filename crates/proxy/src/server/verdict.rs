@@ -38,6 +38,8 @@ const SAID_MAX: usize = 160;
 impl Servers {
     /// Notes that a server has answered the handshake of a link.
     pub(super) fn note_life(&mut self, base: &Base, at: ServerAt) {
+        // Who has asked for it looks for a later time.
+        self.state(at).silence.told = Time(0);
         self.note_bytes(base, at);
     }
 
@@ -123,7 +125,9 @@ impl Servers {
         }
         let in_time = |since: Time| since.after(base.pool(at).plan.timeouts.reply);
         let asked = self.state(at).asked_elsewhere;
-        match asked {
+        // The question may have been lost.
+        let lasts = |since: &Time| begun < in_time(*since).after(ASKED_LASTS_US);
+        match asked.filter(lasts) {
             Some(since) if !self.has_answered_since(base, at, since, fault) => {
                 return begun >= in_time(since);
             }
@@ -318,3 +322,6 @@ fn has_answered_request(base: &Base, at: ServerAt, since: Time) -> bool {
 
 /// The other workers learn no sooner than this that a server answers.
 const TOLD_PAUSE_US: u64 = 1_000;
+
+/// Others are asked again when nobody has needed an answer for so long.
+const ASKED_LASTS_US: u64 = 10_000_000;

@@ -276,6 +276,12 @@ fn a_server_that_answers_nobody_is_down_when_others_have_had_time_to_ask() {
     assert_eq!(stage.healths(), ["s0 ready"]);
     assert_eq!(stage.reports, [Report::Doubted { server: S0 }]);
     stage.received(client);
+    let (mut late, one) = linked_elsewhere();
+    is_refused(&mut late, one);
+    late.passes(60 * SECOND);
+    is_refused(&mut late, one);
+    let asked = Report::Doubted { server: S0 };
+    assert_eq!(late.reports, [asked.clone(), asked], "who knows whether the others were asked");
     is_refused(&mut stage, client);
     assert_eq!(stage.healths(), ["s0 down"], "nobody was answered");
     let counts = |report: &Report| matches!(report, Report::Failed { failures: 1, .. });
@@ -369,8 +375,14 @@ fn a_server_that_is_out_comes_back_by_a_link_that_stands() {
         assert_eq!(stage.turn(link), HELLO);
         stage.says(link, WELCOME);
         assert_eq!(stage.reports.last(), Some(&Report::Answered { server: S0, probe: true }));
+        let reports = stage.reports.len();
         stage.set_ejected(S0, false);
         assert_eq!(stage.healths(), ["s0 ready"]);
+        assert_eq!(stage.closed.contains(&probe), !is_refused, "it is not needed any more");
+        stage.ask_server(S0);
+        assert_eq!(stage.turn(link), HELLO);
+        stage.says(link, WELCOME);
+        assert_eq!(stage.reports.len(), reports);
     }
 }
 

@@ -22,6 +22,7 @@ mod slow;
 mod transactions;
 mod watching;
 mod words;
+mod works;
 
 use std::net::SocketAddr;
 

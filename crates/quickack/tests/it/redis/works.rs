@@ -1,0 +1,45 @@
+//! Work of which nobody knows how long it takes, at a real server.
+
+use testkit::process::{Family, Redis, Speaker, wait_until};
+use testkit::wire::resp::{Reply, command};
+
+use super::with_workers;
+use crate::harness;
+
+const WORKERS: usize = 4;
+/// So many clients of each.
+const CLIENTS: u64 = 4;
+
+/// A Redis that executes nothing for the moment shows how much would keep it deaf for others. Each
+/// round has another script, of which nothing is known.
+#[test]
+fn of_work_that_nobody_has_measured_four_are_outstanding_at_a_redis() {
+    let redis = Redis::start(Family::Redis70);
+    let quickack = with_workers(WORKERS, &[redis.address], &["timeout: 60s"]);
+    let mut clients: Vec<Speaker> = Vec::new();
+    wait_until("each worker has clients", || {
+        let mut client = Speaker::connect(quickack.address());
+        assert_eq!(client.say("GET k"), Reply::Null(b'$'));
+        clients.push(client);
+        let each = harness::wait_for_clients(&quickack, clients.len() as u64);
+        each.iter().all(|count| *count >= CLIENTS)
+    });
+    for round in 0..20 {
+        let script = command(&["EVAL", &format!("return {round}"), "0"]).repeat(2);
+        redis.process.freeze();
+        clients.iter_mut().for_each(|client| client.send(&script));
+        wait_until("all is read", || {
+            let workers = harness::stats(&quickack)["workers"].clone();
+            let all = workers.as_array().into_iter().flatten();
+            let read: u64 = all.filter_map(|one| one["requests"].as_u64()).sum();
+            read == 2 * clients.len() as u64
+        });
+        let outstanding = harness::total(&quickack, "inflight");
+        assert!((1..=4).contains(&outstanding), "{outstanding} are outstanding in round {round}");
+        redis.process.thaw();
+        for client in &mut clients {
+            assert_eq!(client.reply(), Ok(Reply::Integer(round)));
+            assert_eq!(client.reply(), Ok(Reply::Integer(round)));
+        }
+    }
+}
