@@ -108,9 +108,17 @@ pub fn load(quickack: &Quickack, connections: usize, options: testkit::load::Opt
 
 /// Returns a client, and the number of the worker that serves it.
 pub fn client_of(quickack: &Quickack) -> (Client, usize) {
+    with_worker(quickack, || {
+        let mut client = quickack.client();
+        client.ask("get nobody-has-this\r\n", "END\r\n");
+        client
+    })
+}
+
+/// Connects a client; returns it and the number of the worker that serves it.
+pub fn with_worker<T>(quickack: &Quickack, connect: impl FnOnce() -> T) -> (T, usize) {
     let before = workers(quickack);
-    let mut client = quickack.client();
-    client.ask("get nobody-has-this\r\n", "END\r\n");
+    let client = connect();
     let mut found = None;
     wait_until("one worker has one client more", || {
         let after = workers(quickack);

@@ -9,7 +9,7 @@ use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn};
 use super::{QUICKACK, config, quickack, with_workers};
-use crate::harness::{self, stats, workers};
+use crate::harness::{self, stats, with_worker};
 use crate::limits::told_while_it_writes;
 use crate::logins::private;
 
@@ -335,19 +335,6 @@ fn a_password_that_was_changed_costs_nobody_the_link_that_is_there() {
     check_others_are_served(&quickack, &mut quiet, "login refused: WRONGPASS ");
 }
 
-/// A client, and the number of the worker that serves it.
-fn speaker_of(quickack: &Quickack) -> (Speaker, usize) {
-    let before = workers(quickack);
-    let client = Speaker::connect(quickack.address());
-    let mut found = None;
-    wait_until("one worker has one client more", || {
-        let after = workers(quickack);
-        found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
-        found.is_some()
-    });
-    (client, found.expect("it was waited for"))
-}
-
 /// The link of the other worker has no traffic, so nothing but the question shows that it works.
 #[test]
 fn a_firewall_that_drops_new_connections_costs_nobody_the_link_of_another_worker() {
@@ -355,12 +342,13 @@ fn a_firewall_that_drops_new_connections_costs_nobody_the_link_of_another_worker
     let mut firewall = Firewall::start(redis.address);
     let pool = [EJECT[0], EJECT[1], "timeout_connect: 50ms", "timeout: 200ms"];
     let quickack = with_workers(2, &[firewall.address], &pool);
-    let (mut quiet, first) = speaker_of(&quickack);
+    let speak = || Speaker::connect(quickack.address());
+    let (mut quiet, first) = with_worker(&quickack, speak);
     assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
     firewall.drop_new();
     let mut others = Vec::new();
     let mut other = loop {
-        let (other, at) = speaker_of(&quickack);
+        let (other, at) = with_worker(&quickack, speak);
         match at == first {
             true => others.push(other),
             false => break other,
