@@ -3,7 +3,6 @@
 
 use super::Proxy;
 use crate::Time;
-use crate::base::ServerAt;
 use crate::base::id::ConnId;
 
 /// Far more timers than a link or server can have, and far fewer than a leak would make.
@@ -106,9 +105,7 @@ impl Proxy {
     /// Returns how long a server with this id that owes answers may be silent before it is held,
     /// and how long a request may wait for a link to it.
     pub fn hold_after(&self, server: u32) -> Option<(u64, u64)> {
-        let mut pools = self.base.pools.iter().enumerate();
-        let at = pools.find_map(|(at, pool)| Some((at as u32, pool.place_of(server)? as u32)));
-        let at = at.map(|(pool, server)| ServerAt { pool, server })?;
+        let at = self.base.find_server(server)?;
         self.base.silence_after(at).zip(self.base.hold_after(at))
     }
 

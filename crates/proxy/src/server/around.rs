@@ -134,8 +134,7 @@ impl Servers {
     /// where nothing is owed to the client: its requests keep their order.
     #[cold]
     pub(crate) fn shared_class(&mut self, base: &Base, asks: &Requester) -> LinkClass {
-        let is_idle = self.loads.find(asks.id).is_none_or(|load| load.is_idle());
-        let is_idle = is_idle || bug!(OvertakeAround);
+        let is_idle = !self.owes(asks.id) || bug!(OvertakeAround);
         match asks.class {
             LinkClass::Spare if !is_idle => LinkClass::Spare,
             _ if is_idle && self.goes_around(base, asks) => LinkClass::Spare,

@@ -181,7 +181,8 @@ impl Servers {
             let (fault, payload) = (fault(&message), message.payload);
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
-        // What was to end a watch has waited too long, and what comes next must not depend on it.
+        // The end of a watch has waited too long, and requests that come next must not depend on
+        // that watch.
         if stays_watched {
             self.close_private(base, id, Fault::QueueTimeout);
         }
@@ -285,25 +286,39 @@ impl Servers {
         self.remove_dead_link(base, id, fault);
     }
 
-    /// Removes a dead link: its server's health is updated, and its messages are given up.
-    fn remove_dead_link(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
-        let Some(mut link) = self.links.remove(id) else { return };
-        tell_lost(base, (id, link.at), Some(fault.row().words));
+    /// Takes a link out of the table that ends, and out of all that counts links but its server.
+    /// Without `why` it was not needed any more.
+    pub(super) fn take_link(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        why: Option<&'static str>,
+    ) -> Option<Link> {
+        let mut link = self.links.remove(id)?;
+        let Link { at, conn_key, .. } = link;
+        base.log_connection(|base| Connection::LinkLost {
+            link: id,
+            server: base.server(at).plan.id,
+            why,
+        });
         self.forget_private(base, id, &link);
         self.forget_spare(base, &link);
-        base.gauges_changed = true;
         base.memory.change(&mut link.counted, 0);
+        base.pools[at.pool as usize].conn_keys.remove_link(conn_key);
+        base.gauges_changed = true;
+        Some(link)
+    }
+
+    /// Removes a dead link: its server's health is updated, and its messages are given up.
+    fn remove_dead_link(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
+        let Some(mut link) = self.take_link(base, id, Some(fault.row().words)) else { return };
         let at = link.at;
-        base.pools[at.pool as usize].conn_keys.remove_link(link.conn_key);
         let state = self.state(at);
         let (probing, judges) = (state.probe == Some(id), state.judge == Some(id));
         let place = self.place_of(id, &link);
         let state = self.state(at);
-        state.forget(id);
+        state.forget(id, &link);
         state.note_blocks_lost(id, &link, base.now);
-        if link.was_up() {
-            state.note_link_lost();
-        }
         self.forget_last(base, at);
         if link.class == LinkClass::Subscribed {
             self.forget_topics(base, &link, fault);
@@ -463,13 +478,4 @@ pub(super) fn unsent_fault(is_busy: bool, held: bool) -> Fault {
         true => Fault::Held,
         false => Fault::QueueTimeout,
     }
-}
-
-/// Reports a link that is closed, and why; none: it was not needed any more.
-pub(super) fn tell_lost(
-    base: &mut Base,
-    (link, at): (ConnId, ServerAt),
-    why: Option<&'static str>,
-) {
-    base.log_connection(|base| Connection::LinkLost { link, server: base.server(at).plan.id, why });
 }

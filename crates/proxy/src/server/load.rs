@@ -221,7 +221,7 @@ impl Servers {
 
     /// Whether anything of a client's is outstanding on a link.
     pub(crate) fn owes(&mut self, client: ConnId) -> bool {
-        !self.loads.of(client).is_idle()
+        self.loads.find(client).is_some_and(|load| !load.is_idle())
     }
 }
 

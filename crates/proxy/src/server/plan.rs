@@ -3,7 +3,6 @@
 
 use super::LinkEvent;
 use super::Servers;
-use super::fail::tell_lost;
 use super::link::Link;
 use super::state::{Gauges, Proof, ServerState};
 use super::trial::Blocks;
@@ -188,19 +187,13 @@ impl Servers {
 
     /// Closes an idle link.
     pub(super) fn close_quietly(&mut self, base: &mut Base, id: ConnId) {
-        let Some(mut link) = self.links.remove(id) else { return };
+        let Some(link) = self.take_link(base, id, None) else { return };
         assert!(!link.owes, "a link that carries nothing is owed nothing");
-        tell_lost(base, (id, link.at), None);
-        self.forget_private(base, id, &link);
-        self.forget_spare(base, &link);
-        base.memory.change(&mut link.counted, 0);
         base.actions.push_back(Action::Close(id));
-        base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);
         let state = self.state(link.at);
-        state.forget(id);
+        state.forget(id, &link);
         state.blocks = state.blocks.after_loss(id, false);
         self.forget_last(base, link.at);
-        base.gauges_changed = true;
         self.events.push_back(LinkEvent::Known(link.at, base.hold_after(link.at)));
     }
 

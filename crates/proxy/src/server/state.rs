@@ -6,6 +6,7 @@ use std::cell::Cell;
 use metrics::{Counters, Recorder, WorkerMetrics};
 use proto::ConnKey;
 
+use super::link::Link;
 use super::rest::{Rests, StandIn};
 use super::topics::ServerTopics;
 use super::trial::Blocks;
@@ -292,18 +293,23 @@ impl ServerState {
     }
 
     /// Forgets a link that has died.
-    pub(super) fn forget(&mut self, link: ConnId) {
+    pub(super) fn forget(&mut self, id: ConnId, link: &Link) {
         assert!(self.alive > 0, "a link dies once");
         self.alive -= 1;
+        if link.was_up() {
+            // At once: other workers judge the server by who has links.
+            self.gauges.links = self.gauges.links.saturating_sub(1);
+            self.counters.set(metrics::ServerCounter::LinksNow, self.gauges.links);
+        }
         for place in self.links.iter_mut().flatten() {
-            if *place == Some(link) {
+            if *place == Some(id) {
                 *place = None;
             }
         }
-        if self.probe == Some(link) {
+        if self.probe == Some(id) {
             self.probe = None;
         }
-        if self.judge == Some(link) {
+        if self.judge == Some(id) {
             self.judge = None;
         }
     }
@@ -317,12 +323,6 @@ impl ServerState {
         };
         // The pause is three quarters to the whole of it, so that workers do not probe in step.
         pause - pause / 4 * u64::from(jitter % 1024) / 1024
-    }
-
-    /// Counts a link less at once: other workers judge the server by who has links.
-    pub(super) fn note_link_lost(&mut self) {
-        self.gauges.links = self.gauges.links.saturating_sub(1);
-        self.counters.set(metrics::ServerCounter::LinksNow, self.gauges.links);
     }
 
     /// Writes its gauges to the metrics registry.

@@ -38,7 +38,7 @@ const SAID_MAX: usize = 160;
 impl Servers {
     /// Notes that a server has answered the handshake of a link.
     pub(super) fn note_life(&mut self, base: &Base, at: ServerAt) {
-        // Who has asked for it looks for a later time.
+        // Workers that have asked for it look for a later time.
         self.state(at).silence.told = Time(0);
         self.note_bytes(base, at);
     }
@@ -143,8 +143,10 @@ impl Servers {
     pub(crate) fn ask_server(&mut self, base: &mut Base, id: u32) {
         let Some(at) = base.find_server(id) else { return };
         let same: Vec<u32> = base.server(at).plan.same_ids().collect();
-        for at in same.into_iter().filter_map(|id| base.find_server(id)).collect::<Vec<_>>() {
-            self.ask_idle_links(base, at);
+        for id in same {
+            if let Some(at) = base.find_server(id) {
+                self.ask_idle_links(base, at);
+            }
         }
     }
 

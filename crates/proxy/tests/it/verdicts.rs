@@ -288,7 +288,7 @@ fn a_server_that_answers_nobody_is_down_when_others_have_had_time_to_ask() {
     assert!(stage.reports.len() == 2 && counts(&stage.reports[1]), "{:?}", stage.reports);
 }
 
-/// What is known to have been lost needs no question.
+/// Links that are known to have been lost need no question.
 #[test]
 fn a_server_to_which_nobody_has_a_link_any_more_is_down_at_once() {
     let (mut stage, client) = linked_elsewhere();

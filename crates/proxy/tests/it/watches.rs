@@ -264,14 +264,21 @@ fn the_links_of_a_pool_that_was_private_end_with_their_client() {
     assert!(stage.closed.contains(&own));
 }
 
-/// Found by the simulator: what was to end the watch had waited too long behind a full socket.
-#[test]
-fn a_link_is_not_kept_on_which_the_end_of_a_watch_cannot_be_sent() {
+/// A client whose watch another plan has ended, so that its transaction was not executed. Its
+/// server has not been told yet.
+fn watched_in_vain() -> (Stage, Vec<ConnId>, ConnId, ConnId) {
     let (mut stage, links, [client, _]) = pool(&["s0"], |_| {});
     let own = watching(&mut stage, client, "k");
     stage.install(|_| {});
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
     assert_eq!(stage.received(client), format!("{QUEUED}*-1\r\n"));
+    (stage, links, client, own)
+}
+
+/// Found by the simulator: what was to end the watch had waited too long behind a full socket.
+#[test]
+fn a_link_is_not_kept_on_which_the_end_of_a_watch_cannot_be_sent() {
+    let (mut stage, links, client, own) = watched_in_vain();
     stage.says(client, &resp("GET k"));
     assert_eq!(stage.turn(links[0]), resp("GET k"));
     stage.says(links[0], "$-1\r\n");
@@ -287,11 +294,7 @@ fn a_link_is_not_kept_on_which_the_end_of_a_watch_cannot_be_sent() {
 /// either as its client knew them.
 #[test]
 fn a_client_does_not_use_a_link_on_which_the_end_of_a_watch_could_not_be_sent() {
-    let (mut stage, _, [client, _]) = pool(&["s0"], |_| {});
-    let own = watching(&mut stage, client, "k");
-    stage.install(|_| {});
-    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    assert_eq!(stage.received(client), format!("{QUEUED}*-1\r\n"));
+    let (mut stage, _, client, own) = watched_in_vain();
     // Nothing leaves.
     stage.says(client, "WATCH l\r\n");
     stage.passes(2 * SECOND);
