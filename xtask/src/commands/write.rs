@@ -187,6 +187,8 @@ fn effort(line: &Line) -> Result<&'static str, String> {
         "count" => "Count",
         "amount" => "Amount",
         "offset" => "Offset",
+        "lifetime" => "Lifetime",
+        "trim" => "Trim",
         "scan" => "Scan",
         "wait" => "Wait",
         "stream" => "Stream",

@@ -93,6 +93,9 @@ fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expecte
         Effort::Offset => {
             words.nth(2).and_then(integer).is_some_and(|offset| (0..NEAR).contains(&offset))
         }
+        // Otherwise the value is freed at once, which takes long of a large one.
+        Effort::Lifetime => words.nth(2).and_then(integer).is_some_and(|time| time > 0),
+        Effort::Trim => !trims_exactly(words),
     };
     if is_little { Expected::Quick } else { as_before }
 }
@@ -160,6 +163,27 @@ fn limit(words: &mut dyn Iterator<Item = &[u8]>) -> Option<i64> {
     let count = integer(words.next()?)?;
     // A negative count means all of them.
     (offset >= 0 && count >= 0).then(|| offset.saturating_add(count))
+}
+
+/// Whether the options behind the key cut off exactly all that is too much: MAXLEN or MINID without
+/// `~`, or with a LIMIT in place of the servers' own bound.
+fn trims_exactly(words: &mut dyn Iterator<Item = &[u8]>) -> bool {
+    const OPTIONS: [&[u8]; 4] = [b"NOMKSTREAM", b"KEEPREF", b"DELREF", b"ACKED"];
+    let mut words = words.skip(2);
+    while let Some(word) = words.next() {
+        let is = |option: &[u8]| word.eq_ignore_ascii_case(option);
+        if is(b"LIMIT") {
+            return true;
+        } else if is(b"MAXLEN") || is(b"MINID") {
+            if words.next().is_none_or(|word| word != b"~") {
+                return true;
+            }
+            words.next();
+        } else if !OPTIONS.iter().any(|option| is(option)) {
+            break;
+        }
+    }
+    false
 }
 
 /// Returns the number behind a word.
@@ -288,6 +312,38 @@ mod tests {
             expected("lpop k 1001"),
             as_before(super::super::commands::lookup(b"lpop").unwrap())
         );
+    }
+
+    #[test]
+    fn a_command_that_may_free_a_large_value_is_as_it_was_before() {
+        for line in [
+            "expire k 1",
+            "pexpire k 1000 nx",
+            "xadd k * a 1",
+            "xadd k nomkstream * a 1",
+            "xadd k NOMKSTREAM maxlen ~ 1000 * a 1",
+            "xadd k MINID ~ 5-0 * a 1",
+            "xadd k MAXLEN ~ 9 KEEPREF * limit 1",
+            "xadd maxlen * maxlen 5",
+        ] {
+            assert_eq!(expected(line), Expected::Quick, "{line}");
+        }
+        for line in [
+            "expire k 0",
+            "expire k -1 xx",
+            "expire k x",
+            "pexpire k -9223372036854775808",
+            "expireat k 4102444800",
+            "pexpireat k 1",
+            "xadd k maxlen 5 * a 1",
+            "xadd k nomkstream MAXLEN = 5 * a 1",
+            "xadd k minid ~ 5-0 limit 0 * a 1",
+            "xadd k maxlen ~ 9 nomkstream limit 0 * a 1",
+            "xadd k maxlen ~ 9 minid 5 * a 1",
+            "xadd k maxlen",
+        ] {
+            assert!(matches!(expected(line), Expected::AsBefore(_)), "{line}");
+        }
     }
 
     #[test]

@@ -83,11 +83,12 @@ pub const UNTRIED_INFLIGHT_MAX: usize = 4;
 pub const WORK_UNIT_US: u64 = 100;
 /// Works that take less are not told to other workers; their number is bounded.
 pub const WORK_TIMED_US: u64 = 300;
-/// So many works of a kind that was quick may leave before any of them is answered. Each quick
-/// answer makes room for two: what was quick for long is trusted more, up to the larger number and
-/// to `WORK_MAX_US` together.
-pub const QUICK_FIRST: u16 = 4;
+/// So many works of a kind that was quick may leave before any of them is answered. At first they
+/// are as many as of one that was never tried. Each quick answer makes room for two if there was
+/// too little: what is quick while many of it are outstanding is trusted more.
 pub const QUICK_MAX: u16 = 1024;
+/// Half of the room that nobody has needed for so long goes.
+pub const WINDOW_KEPT_US: u64 = 1_000_000;
 /// A work that was never tried counts as one of so long.
 pub const WORK_UNTRIED_US: u64 = 5_000;
 /// All works that are outstanding at a server, of all workers, take no longer than this; or there

@@ -151,11 +151,9 @@ impl Servers {
                 _ => false,
             };
             let is_quick = each < limits::WORK_TIMED_US;
-            if let Effort::Unknown(id) = effort
-                && is_quick
-            {
-                let is_sure = is_of_one && kind != ItemKind::Error;
-                state.works.make_room(id, times, is_sure.then_some(each));
+            if let Effort::Unknown(id) = effort {
+                let is_sure = is_quick && is_of_one && kind != ItemKind::Error;
+                state.works.note_answered(id, times, is_quick, is_sure.then_some(each));
             }
             if !is_as_known || state.is_busy || !is_quick {
                 self.note_new_work(base, at, (effort, kind), (is_own, each));
@@ -192,9 +190,10 @@ impl Servers {
         if is_long {
             self.rest(base, at, took);
         }
+        let first = base.pool(at).plan.untried_max as u16;
         let state = self.state(at);
         if let Some(id) = effort.work().filter(|_| is_known) {
-            state.works.note(id, took, base.now);
+            state.works.note(id, took, base.now, first);
         }
     }
 
@@ -221,8 +220,18 @@ impl Servers {
         }
         match effort.is_bounded() {
             true => self.finds_time(base, id, effort),
-            false => self.has_room_for(id, effort),
+            false => self.has_room_for(id, effort) || self.note_short(id, effort),
         }
+    }
+
+    /// Notes that there is no room for one, of what is bounded in number.
+    #[cold]
+    fn note_short(&mut self, id: ConnId, effort: Effort) -> bool {
+        if let (Effort::Unknown(work), Some(link)) = (effort, self.links.find(id)) {
+            let at = link.at;
+            self.state(at).works.note_short(work);
+        }
+        false
     }
 
     /// Whether a server may be sent one more, of what is bounded in number.
@@ -377,9 +386,9 @@ impl Servers {
 
     /// Notes that a work has left for a server.
     #[inline]
-    pub(super) fn note_left(&mut self, at: ServerAt, effort: Effort) {
+    pub(super) fn note_left(&mut self, at: ServerAt, effort: Effort, now: Time) {
         match effort {
-            Effort::Unknown(id) => self.state(at).works.take_room(id),
+            Effort::Unknown(id) => self.state(at).works.note_left(id, now),
             _ if effort.is_bounded() => self.tell_work(at),
             _ => {}
         }

@@ -169,8 +169,10 @@ impl Servers {
             return;
         }
         server.ejected = ejected;
+        let said = server.said_down.take().filter(|_| ejected);
         // Some worker saw the server come back, and that is good enough for all.
         self.state(at).forgive(server);
+        server.said_down = said;
         if !bug!(KeepRing) {
             base.pools[at.pool as usize].rebuild_ring(false);
         }

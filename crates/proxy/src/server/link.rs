@@ -296,8 +296,9 @@ impl Link {
         self.fetch_bytes += batch.bytes();
         self.overtaken += batch.bytes_asked();
         let since = batch.latest;
-        let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
-        self.launch(MessageForm::batch(batch), nobody, before, since);
+        // The costs are its keys'. Only one of a single client's takes long.
+        let of = (batch.entries[0].client, Cost::default(), batch.effort);
+        self.launch(MessageForm::batch(batch), of, before, since);
     }
 
     /// Whether the open batch is to leave at the end of a turn. While much is in flight, it waits

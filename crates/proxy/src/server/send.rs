@@ -41,7 +41,8 @@ impl Servers {
             waiting;
         link.out.open(&mut base.spares);
         match payload {
-            Payload::Fetch(batch) => {
+            Payload::Fetch(mut batch) => {
+                batch.effort = effort;
                 for entry in &batch.entries {
                     Servers::count_sent(link, load.as_deref_mut(), entry.cost);
                 }
@@ -64,7 +65,7 @@ impl Servers {
             link.note_waited(held, base.now);
         }
         let at = link.at;
-        self.note_left(at, effort);
+        self.note_left(at, effort, base.now);
         self.mark_dirty(id);
     }
 
@@ -121,7 +122,7 @@ impl Servers {
             link.dirty = true;
             self.dirty.push(id);
         }
-        self.note_left(at, asks.effort);
+        self.note_left(at, asks.effort, base.now);
     }
 
     /// Has a request wait that has one item in answer.

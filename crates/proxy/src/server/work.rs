@@ -12,7 +12,7 @@ use proto::WorkId;
 
 use crate::Time;
 use crate::base::limits::{
-    QUICK_AGAIN, QUICK_FIRST, QUICK_MAX, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX,
+    QUICK_AGAIN, QUICK_MAX, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX, WINDOW_KEPT_US,
     WORK_MAX_US, WORK_TIMED_US, WORK_UNIT_US,
 };
 use crate::base::part::Effort;
@@ -34,8 +34,16 @@ struct Quick {
     /// How long it took of late, in microseconds, and the effort that this makes.
     us: u32,
     effort: Effort,
-    /// How many more may leave before one of them is answered.
-    room: u16,
+    /// How many are outstanding, and how many may be.
+    sent: u16,
+    window: u16,
+    /// One had to wait for the others, so the window grows.
+    was_short: bool,
+    /// The most that were outstanding since then.
+    peak: u16,
+    since: Time,
+    /// The window when nothing else is known of it.
+    first: u16,
 }
 
 /// A work that is slow.
@@ -92,32 +100,48 @@ impl WorkRecord {
     /// others: if all that waits left at once, the server would be deaf until it has done them.
     #[inline]
     pub(super) fn has_room(&self, id: WorkId) -> bool {
-        self.find_quick(id).is_none_or(|quick| quick.room > 0)
+        self.find_quick(id).is_none_or(|quick| quick.sent < quick.window)
     }
 
-    /// Notes that a work which was quick has left.
-    #[inline]
-    pub(super) fn take_room(&mut self, id: WorkId) {
+    /// Notes that one waits, since there was no room for it.
+    pub(super) fn note_short(&mut self, id: WorkId) {
         if let Some(quick) = self.find_quick_mut(id) {
-            quick.room = quick.room.saturating_sub(1);
+            quick.was_short = true;
         }
     }
 
-    /// Notes that so many works of one kind were answered, and were quick. `took_us` is the time of
-    /// each, if the server is known to have done them, and no others meanwhile.
+    /// Notes that a work which was quick has left. Without room it has only if none is outstanding.
     #[inline]
-    pub(super) fn make_room(&mut self, id: WorkId, count: u32, took_us: Option<u64>) {
+    pub(super) fn note_left(&mut self, id: WorkId, now: Time) {
         if let Some(quick) = self.find_quick_mut(id) {
+            quick.note_left(now);
+        }
+    }
+
+    /// Notes that so many works of one kind were answered. `took_us` is the time of each, if they
+    /// were quick and the server is known to have done them, and no others meanwhile.
+    #[inline]
+    pub(super) fn note_answered(
+        &mut self,
+        id: WorkId,
+        count: u32,
+        is_quick: bool,
+        took_us: Option<u64>,
+    ) {
+        if let Some(quick) = self.find_quick_mut(id) {
+            quick.sent -= (count.min(u32::from(quick.sent))) as u16;
             if let Some(took_us) = took_us {
                 quick.note(count, took_us as u32);
             }
-            let room = u32::from(quick.room) + 2 * count;
-            quick.room = room.min(quick.room_max()) as u16;
+            if is_quick {
+                let more = if std::mem::take(&mut quick.was_short) { count } else { 0 };
+                quick.open(more);
+            }
         }
     }
 
     /// Notes a time that is short. What is known grows fast, and falls slowly.
-    fn note_quick(&mut self, id: WorkId, took_us: u64) {
+    fn note_quick(&mut self, id: WorkId, took_us: u64, now: Time, first: u16) {
         if self.quick.is_empty() {
             self.quick.resize(TRIED_MAX, None);
         }
@@ -132,22 +156,29 @@ impl WorkRecord {
             // It is no more than `SLOW_US`.
             false => Effort::Timed(id, (u64::from(us) / WORK_UNIT_US) as u8),
         };
-        // One that took long has to be trusted anew.
-        let room =
-            known.filter(|quick| quick.effort == Effort::Unknown(id) && quick.effort == effort);
-        let room = room.map_or(QUICK_FIRST, |quick| quick.room);
-        let mut quick = Quick { id, us, effort, room };
-        quick.room = u32::from(room).min(quick.room_max()) as u16;
+        let (peak, since) = (0, now);
+        let fresh =
+            Quick { id, us, effort, sent: 0, window: first, was_short: false, peak, since, first };
+        let mut quick = match known.copied() {
+            Some(known) if known.effort == effort && effort == Effort::Unknown(id) => {
+                Quick { us, effort, first, ..known }
+            }
+            // One that took long has to be trusted anew.
+            Some(known) => Quick { sent: known.sent, peak: known.sent, ..fresh },
+            None => fresh,
+        };
+        quick.open(0);
         self.quick[id.0 as usize % TRIED_MAX] = Some(quick);
     }
 
     /// Notes how long the server has taken for this work, in microseconds. The time must be the
     /// server's own: it begins when the work was sent, or when the server sent its last answer
     /// before that one, and it is not to be noted at all if the server was busy with something
-    /// else meanwhile. Otherwise whatever waits behind one slow command would be slow as well.
-    pub(super) fn note(&mut self, id: WorkId, took_us: u64, now: Time) {
+    /// else meanwhile. Otherwise whatever waits behind one slow command would be slow as well. Of
+    /// one that is quick for the first time, `first` may leave.
+    pub(super) fn note(&mut self, id: WorkId, took_us: u64, now: Time, first: u16) {
         match (self.find(id), took_us > SLOW_US) {
-            (None, false) => self.note_quick(id, took_us),
+            (None, false) => self.note_quick(id, took_us, now, first),
             (None, true) => self.record(id, now),
             (Some(at), true) => self.slow[at] = Slow { quick: 0, used: now },
             (Some(at), false) => {
@@ -198,10 +229,40 @@ impl Quick {
         };
     }
 
-    /// Returns how many may leave before one is answered.
-    fn room_max(&self) -> u32 {
+    /// Notes that one has left.
+    #[inline]
+    fn note_left(&mut self, now: Time) {
+        if now.since(self.since) >= WINDOW_KEPT_US {
+            self.shrink(now);
+        }
+        if self.sent >= self.window {
+            // What had left was dropped.
+            self.sent = 0;
+        }
+        self.sent += 1;
+        self.peak = self.peak.max(self.sent);
+    }
+
+    /// Gives half of the window up that nobody has needed, for each time that it was kept so long.
+    /// What was quick a few at a time says nothing of hundreds that come at once.
+    #[cold]
+    fn shrink(&mut self, now: Time) {
+        let times = now.since(self.since) / WINDOW_KEPT_US;
+        let half = |window: u16, needed: u16| window - window.saturating_sub(needed) / 2;
+        self.window = half(self.window, self.peak);
+        // Nothing has left since the first time.
+        for _ in 1..times.min(32) {
+            self.window = half(self.window, self.sent);
+        }
+        self.window = self.window.max(self.first);
+        (self.peak, self.since) = (self.sent, now);
+    }
+
+    /// Opens the window by so many, as far as it may.
+    fn open(&mut self, more: u32) {
         let most = WORK_MAX_US as u32 / self.us.max(1);
-        most.clamp(u32::from(QUICK_FIRST), u32::from(QUICK_MAX))
+        let most = most.clamp(1, u32::from(QUICK_MAX));
+        self.window = (u32::from(self.window) + more).min(most) as u16;
     }
 }
 
@@ -223,6 +284,26 @@ mod tests {
     const ONE: WorkId = WorkId(1);
     const OTHER: WorkId = WorkId(2);
 
+    const FIRST: u16 = 4;
+
+    fn note(record: &mut WorkRecord, id: WorkId, took_us: u64, now: Time) {
+        record.note(id, took_us, now, FIRST);
+    }
+
+    /// Returns how many of a work may be outstanding.
+    fn window(record: &WorkRecord) -> Option<u16> {
+        record.find_quick(ONE).map(|quick| quick.window)
+    }
+
+    /// Has so many leave at once, and be answered; if there is room for no more, another waits.
+    fn round(record: &mut WorkRecord, count: u16, took_us: u64, now: Time) {
+        (0..count).for_each(|_| record.note_left(ONE, now));
+        if !record.has_room(ONE) {
+            record.note_short(ONE);
+        }
+        record.note_answered(ONE, u32::from(count), true, Some(took_us));
+    }
+
     fn is_slow(record: &WorkRecord, id: WorkId, now: Time) -> bool {
         record.effort(id, now).is_slow()
     }
@@ -231,24 +312,24 @@ mod tests {
     fn a_work_that_took_long_is_slow_until_it_was_quick_for_some_time() {
         let mut record = WorkRecord::default();
         let now = Time(5);
-        record.note(ONE, SLOW_US, now);
+        note(&mut record, ONE, SLOW_US, now);
         assert!(!is_slow(&record, ONE, now), "not longer than it may take");
-        record.note(ONE, SLOW_US + 1, now);
+        note(&mut record, ONE, SLOW_US + 1, now);
         assert!(is_slow(&record, ONE, now) && !is_slow(&record, OTHER, now));
         for _ in 1..QUICK_AGAIN {
-            record.note(ONE, 3, now);
+            note(&mut record, ONE, 3, now);
             assert!(is_slow(&record, ONE, now));
         }
         // Not in a row: it begins again.
-        record.note(ONE, 2 * SLOW_US, now);
+        note(&mut record, ONE, 2 * SLOW_US, now);
         for _ in 1..QUICK_AGAIN {
-            record.note(ONE, 3, now);
-            record.note(OTHER, 3, now);
+            note(&mut record, ONE, 3, now);
+            note(&mut record, OTHER, 3, now);
         }
         assert!(is_slow(&record, ONE, now));
-        record.note(ONE, 3, now);
+        note(&mut record, ONE, 3, now);
         assert!(!is_slow(&record, ONE, now));
-        record.note(ONE, SLOW_US + 1, now);
+        note(&mut record, ONE, SLOW_US + 1, now);
         assert!(is_slow(&record, ONE, now));
     }
 
@@ -256,76 +337,140 @@ mod tests {
     fn a_work_that_was_quick_is_known_until_another_takes_its_place() {
         let mut record = WorkRecord::default();
         assert!(record.quick_us(ONE).is_none());
-        record.note(ONE, SLOW_US, Time(5));
+        note(&mut record, ONE, SLOW_US, Time(5));
         assert!(record.quick_us(ONE).is_some() && record.quick_us(OTHER).is_none());
         let same_place = WorkId(1 + TRIED_MAX as u32);
-        record.note(same_place, 3, Time(5));
+        note(&mut record, same_place, 3, Time(5));
         assert!(record.quick_us(same_place).is_some() && record.quick_us(ONE).is_none());
-        record.note(OTHER, SLOW_US + 1, Time(5));
+        note(&mut record, OTHER, SLOW_US + 1, Time(5));
         assert!(record.quick_us(OTHER).is_none());
-        record.note(same_place, SLOW_US + 1, Time(5));
+        note(&mut record, same_place, SLOW_US + 1, Time(5));
         assert!(record.quick_us(same_place).is_none() && is_slow(&record, same_place, Time(5)));
     }
 
     #[test]
     fn as_many_quick_works_may_leave_as_take_little_time_together() {
-        let room = |took: u64, count: u32| {
+        let grown = |took: u64| {
             let mut record = WorkRecord::default();
-            record.note(ONE, 250, Time(5));
-            assert!(record.has_room(ONE));
+            note(&mut record, ONE, 250, Time(5));
             for _ in 0..1_000 {
-                record.make_room(ONE, count, Some(took));
+                let all = window(&record).expect("it was quick");
+                round(&mut record, all, took, Time(5));
             }
-            record.find_quick(ONE).map(|quick| (quick.us, u64::from(quick.room)))
+            record.find_quick(ONE).map(|quick| (quick.us, u64::from(quick.window)))
         };
-        for count in [1, 40] {
-            assert_eq!(room(200, count), Some((200, WORK_MAX_US / 200)));
-            assert_eq!(room(3, count), Some((3, u64::from(QUICK_MAX))));
-        }
+        assert_eq!(grown(200), Some((200, WORK_MAX_US / 200)));
+        assert_eq!(grown(3), Some((3, u64::from(QUICK_MAX))));
     }
 
-    /// A record of a work that was quick for long.
+    /// A record of a work that was quick for long, many at a time.
     fn trusted() -> WorkRecord {
         let mut record = WorkRecord::default();
-        record.note(ONE, 3, Time(5));
-        for _ in 0..100 {
-            record.make_room(ONE, 40, Some(3));
+        note(&mut record, ONE, 3, Time(5));
+        for _ in 0..10 {
+            let all = window(&record).expect("it was quick");
+            round(&mut record, all, 3, Time(5));
         }
-        assert_eq!(record.find_quick(ONE).map(|quick| quick.room), Some(QUICK_MAX));
+        assert_eq!(window(&record), Some(QUICK_MAX));
         record
+    }
+
+    /// The data decide: one after the other says nothing of hundreds at once.
+    #[test]
+    fn a_work_that_is_quick_a_few_at_a_time_has_little_room() {
+        let mut record = WorkRecord::default();
+        note(&mut record, ONE, 3, Time(5));
+        for nth in 0..50_000 {
+            round(&mut record, 1 + nth % 3, 3, Time(5));
+        }
+        assert_eq!(window(&record), Some(FIRST));
+    }
+
+    #[test]
+    fn room_that_nobody_needs_goes_by_and_by() {
+        let mut record = trusted();
+        let mut now = Time(5);
+        for expected in [1024, 624, 424, 324] {
+            now = now.after(WINDOW_KEPT_US);
+            // The first is of the time before.
+            round(&mut record, 224, 3, now);
+            assert_eq!(window(&record), Some(expected));
+            // One that waited for something is as it was before.
+            note(&mut record, ONE, 20, now);
+            round(&mut record, 32, 3, now);
+        }
+        for _ in 0..20 {
+            now = now.after(WINDOW_KEPT_US);
+            round(&mut record, 220, 3, now);
+        }
+        assert_eq!(window(&record), Some(221), "what is needed stays");
+        record.note_left(ONE, now.after(100 * WINDOW_KEPT_US));
+        assert_eq!(window(&record), Some(FIRST), "nothing was needed");
     }
 
     #[test]
     fn a_work_that_takes_longer_than_it_did_has_less_room_at_once() {
         let mut record = trusted();
-        record.note(ONE, 590, Time(5));
-        let (us, most) = (297, (WORK_MAX_US / 297) as u16);
-        assert_eq!(record.find_quick(ONE).map(|quick| (quick.us, quick.room)), Some((us, most)));
+        note(&mut record, ONE, 590, Time(5));
+        let expected = Some((297, (WORK_MAX_US / 297) as u16));
+        let found =
+            |record: &WorkRecord| record.find_quick(ONE).map(|quick| (quick.us, quick.window));
+        assert_eq!(found(&record), expected);
         // An error says nothing of its time.
-        record.make_room(ONE, 40, None);
-        assert_eq!(record.find_quick(ONE).map(|quick| (quick.us, quick.room)), Some((us, most)));
+        record.note_answered(ONE, 40, true, None);
+        assert_eq!(found(&record), expected);
+        record.note_left(ONE, Time(5).after(WINDOW_KEPT_US));
+        assert_eq!(found(&record), expected, "as many were outstanding");
+        record.note_left(ONE, Time(5).after(2 * WINDOW_KEPT_US));
+        assert_eq!(window(&record), Some(34));
     }
 
     /// The time that this process waits for a processor is not the server's.
     #[test]
     fn one_quick_work_that_came_late_does_not_close_the_room_of_many() {
         let mut record = trusted();
-        record.make_room(ONE, 1, Some(WORK_TIMED_US - 1));
-        record.make_room(ONE, 40, Some(3));
-        assert_eq!(record.find_quick(ONE).map(|quick| quick.room), Some(QUICK_MAX));
+        round(&mut record, 1, WORK_TIMED_US - 1, Time(5));
+        round(&mut record, 40, 3, Time(5));
+        assert_eq!(window(&record), Some(QUICK_MAX));
+    }
+
+    /// Whatever they took, and though the next are to be fewer.
+    #[test]
+    fn works_that_are_answered_are_outstanding_no_more() {
+        let mut record = trusted();
+        let room = |record: &mut WorkRecord| {
+            let left = |record: &mut WorkRecord| {
+                record.has_room(ONE) && {
+                    record.note_left(ONE, Time(5));
+                    true
+                }
+            };
+            (0..2_000).take_while(|_| left(record)).count()
+        };
+        assert_eq!(room(&mut record), 1024);
+        record.note_answered(ONE, 24, false, None);
+        assert_eq!(room(&mut record), 24);
+        note(&mut record, ONE, 2 * WORK_TIMED_US, Time(5));
+        note(&mut record, ONE, 3, Time(5));
+        assert_eq!(room(&mut record), 0, "it is to be trusted anew");
+        record.note_answered(ONE, 1024, true, Some(3));
+        assert_eq!(room(&mut record), usize::from(FIRST));
+        // Nothing is outstanding, whatever was noted: their link was lost.
+        record.note_left(ONE, Time(5));
+        assert_eq!(room(&mut record), usize::from(FIRST) - 1);
     }
 
     #[test]
     fn a_work_that_nobody_asks_for_is_forgotten() {
         let mut record = WorkRecord::default();
-        record.note(ONE, SLOW_US + 1, Time(7));
+        note(&mut record, ONE, SLOW_US + 1, Time(7));
         let last = Time(7).after(SLOW_FORGET_US - 1);
         assert!(is_slow(&record, ONE, last) && !is_slow(&record, ONE, last.after(1)));
-        record.note(ONE, SLOW_US + 1, last);
+        note(&mut record, ONE, SLOW_US + 1, last);
         assert!(is_slow(&record, ONE, last.after(SLOW_FORGET_US - 1)), "it was used");
         // It has been quick, and is not slow only because time has gone by.
         let late = last.after(SLOW_FORGET_US);
-        record.note(ONE, 3, late);
+        note(&mut record, ONE, 3, late);
         assert!(!is_slow(&record, ONE, late) && record.ids.is_empty());
     }
 
@@ -334,13 +479,13 @@ mod tests {
         let mut record = WorkRecord::default();
         let id = |nth: usize| WorkId(nth as u32);
         for nth in 0..SLOW_WORKS_MAX {
-            record.note(id(nth), SLOW_US + 1, Time(nth as u64));
+            note(&mut record, id(nth), SLOW_US + 1, Time(nth as u64));
         }
         let now = Time(SLOW_WORKS_MAX as u64);
-        record.note(id(0), 3, now);
+        note(&mut record, id(0), 3, now);
         let capacities = (record.ids.capacity(), record.slow.capacity());
         for nth in 0..5 {
-            record.note(id(SLOW_WORKS_MAX + nth), SLOW_US + 1, now);
+            note(&mut record, id(SLOW_WORKS_MAX + nth), SLOW_US + 1, now);
         }
         assert_eq!(record.ids.len(), SLOW_WORKS_MAX);
         assert_eq!((record.ids.capacity(), record.slow.capacity()), capacities);

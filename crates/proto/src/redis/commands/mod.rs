@@ -175,6 +175,10 @@ pub enum Effort {
     Amount,
     /// Little if the number behind the key is not large: the value may be made as long.
     Offset,
+    /// Little if the number behind the key is positive: else the value goes at once.
+    Lifetime,
+    /// Little if it does not cut off exactly what is too much.
+    Trim,
     /// Slow if the number behind the word COUNT is large.
     Scan,
     /// It may wait for elements.
