@@ -152,7 +152,8 @@ pub static FAULTS: &[Row] = &[
         "no server in the ring",
         "no server in the ring",
         None,
-        "refused unsent: every server of the pool is ejected, or none is known yet",
+        "refused unsent: every server of the pool is ejected, or none is known yet. The error has \
+         the words of one that refused the login",
     ),
     row(
         Fault::OutOfMemory,

@@ -120,6 +120,19 @@ pub(crate) enum Health {
 }
 
 impl Pool {
+    /// Returns the words about a request for which there is no server, with those of one that is
+    /// out.
+    #[cold]
+    pub(crate) fn no_server(&self) -> String {
+        let words = Fault::NoServer.row().words;
+        let mut out = self.servers.iter().filter(|one| one.is_in_service());
+        let said = |one: &Server| Some(format!("{}: {}", one.plan.label, one.said_down.as_ref()?));
+        match out.find_map(said) {
+            Some(said) => format!("{words} ({said})"),
+            None => words.to_string(),
+        }
+    }
+
     /// Counts a request that is refused before it is counted.
     pub(crate) fn count_refused(&self) {
         self.counters.add(PoolCounter::Requests, 1);
@@ -284,6 +297,7 @@ impl Server {
     /// Takes it out of the plan: nobody minds any more whether it is down.
     pub(crate) fn retire(&mut self) {
         self.stage = Stage::Retired;
+        self.said_down = None;
         self.set_health(self.health);
     }
 
@@ -291,7 +305,7 @@ impl Server {
     /// for all, and counts as down for none.
     pub(crate) fn set_health(&mut self, health: Health) {
         self.health = health;
-        self.said_down = None;
+        self.said_down.take_if(|_| health == Health::Ready);
         let is_down = health == Health::Down && !self.ejected && self.is_in_service();
         self.counters.set(ServerCounter::DownWorkersNow, u64::from(is_down));
     }

@@ -238,6 +238,7 @@ impl Clients {
                 let said = pool.servers[server? as usize].said_down.as_ref()?;
                 Some(format!("{} ({said})", fault.row().words))
             }
+            Fault::NoServer => Some(pool.no_server()),
             Fault::Refused | Fault::LoginRefused => {
                 let said = pool.servers[server? as usize].said_of(fault)?;
                 Some(match fault {

@@ -11,7 +11,6 @@ use shard::Distribution;
 
 use super::Proxy;
 use crate::base::buffer::{Source, has_trailer};
-use crate::base::fault::Fault;
 use crate::base::part::{Effort, Incoming, Requester};
 use crate::base::plan::PubSub;
 use crate::base::tenants::NOBODY;
@@ -232,7 +231,7 @@ impl Proxy {
         let answer = match why {
             NotQueued::Refused(refusal) => Answer::Refused(*refusal),
             NotQueued::NoServer => {
-                text = format!("{}: {}", pool.plan.name, Fault::NoServer.row().words);
+                text = format!("{}: {}", pool.plan.name, pool.no_server());
                 Answer::Failed(&text)
             }
             NotQueued::Apart { keys: [one, other], servers } => {

@@ -473,3 +473,22 @@ fn links_that_are_silent_say_nothing_of_a_server_that_takes_another() {
     assert!(told.is_empty() || told.contains("no reply in time"), "{told}");
     assert!(stage.registry.total(S0, ServerCounter::ReplyTimeout) >= 1);
 }
+
+/// The server cannot be asked, and its own words say why.
+#[test]
+fn a_pool_whose_only_server_is_ejected_tells_what_the_server_has_said() {
+    const SAID: &str = "NOAUTH Authentication required.";
+    let mut stage = redis(|_| {});
+    let client = stage.client();
+    stage.says(client, GET);
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, &format!("-{SAID}\r\n"));
+    assert!(stage.received(client).contains(SAID));
+    stage.set_ejected(S0, true);
+    for request in [GET, "MULTI\r\nGET k\r\nEXEC\r\n"] {
+        stage.says(client, request);
+        let told = stage.received(client);
+        let expected = format!("no server in the ring (s0: login refused: {SAID})");
+        assert!(told.contains(&expected), "{told}");
+    }
+}
