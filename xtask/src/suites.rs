@@ -46,8 +46,8 @@ enum Runner {
     Phpt,
     /// Each `t/*.t` alone: it starts its own servers.
     Tap,
-    /// Redis' own units, one after the other, against a server that runs already.
-    Units(&'static [&'static str]),
+    /// Redis' own units in `redis.units`, one after the other, against a server that runs already.
+    Units,
 }
 
 const SUITES: &[Suite] = &[
@@ -113,47 +113,8 @@ const SUITES: &[Suite] = &[
         version: "7.0.15",
         source: Source::Debian { package: "redis", release: "bookworm" },
         made: REDIS,
-        runner: Runner::Units(UNITS),
+        runner: Runner::Units,
     },
-];
-
-/// All units of Redis' tests that have tests for a server which they have not started. Left out are
-/// those about a server's own memory, files, replicas and connections: no client sees these.
-const UNITS: &[&str] = &[
-    "unit/dump",
-    "unit/protocol",
-    "unit/keyspace",
-    "unit/scan",
-    "unit/info-command",
-    "unit/type/string",
-    "unit/type/incr",
-    "unit/type/list",
-    "unit/type/list-2",
-    "unit/type/list-3",
-    "unit/type/set",
-    "unit/type/zset",
-    "unit/type/hash",
-    "unit/type/stream",
-    "unit/type/stream-cgroups",
-    "unit/sort",
-    "unit/expire",
-    "unit/other",
-    "unit/multi",
-    "unit/quit",
-    "unit/pubsub",
-    "unit/pubsubshard",
-    "unit/scripting",
-    "unit/functions",
-    "unit/introspection",
-    "unit/introspection-2",
-    "unit/slowlog",
-    "unit/latency-monitor",
-    "unit/bitops",
-    "unit/bitfield",
-    "unit/geo",
-    "unit/hyperloglog",
-    "unit/pause",
-    "unit/tracking",
 ];
 
 /// The runner is part of PHP's own files for building extensions.
@@ -174,6 +135,9 @@ const MEMCACHED: &str = "
 /// Administration goes past the proxy, to the port in `PAST`: what a server does with its own
 /// memory, files and logs, and its stream for replicas.
 const REDIS: &str = r#"
+    for program in redis-cli redis-benchmark; do
+        command -v $program > /dev/null || { echo "there is no $program: install it"; exit 1; }
+    done
     ln -s $(command -v redis-cli redis-benchmark) src/
     sed -i '/^proc ::redis::__dispatch__raw__/r /dev/stdin' tests/support/redis.tcl <<'END'
     if {[info exists ::env(PAST)] && [::redis::goes_past $method $argv] && $::redis::blocking($id)

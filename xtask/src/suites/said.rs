@@ -31,7 +31,7 @@ pub fn read(runner: &Runner, output: &str) -> Tests {
         Runner::Pytest(_) => pytest(output),
         Runner::Phpt => phpt(output),
         Runner::Tap => tap(output),
-        Runner::Units(_) => units(output),
+        Runner::Units => units(output),
     }
 }
 
@@ -169,6 +169,6 @@ mod tests {
                       [ok]: GET 1 (0 ms)\n== unit/b\n[ok]: SET (2) (0 ms)\n[ignore]: no\n";
         let passed = ["unit/a \"SET (2)\"", "unit/b \"SET (2)\""];
         let failed = [("unit/a \"GET 1\"", "GET 1 in tests/unit/a.tcl")];
-        check(Runner::Units(&[]), output, &passed, &failed);
+        check(Runner::Units, output, &passed, &failed);
     }
 }

@@ -78,7 +78,7 @@ pub fn inside(arguments: &[String]) -> Outcome {
         Runner::Tap => return tap(folder, program),
         Runner::Pytest(words) => pytest(words)?,
         Runner::Phpt => phpt(),
-        Runner::Units(names) => return units(folder, names, program),
+        Runner::Units => return units(folder, program),
     };
     let _servers = start_servers(program)?;
     command.current_dir(folder).stdin(Stdio::null());
@@ -158,8 +158,11 @@ fn tap_file(folder: &str, name: &str, program: Option<&Path>) -> String {
 
 /// Runs each unit alone, with a new server, since some leave it changed. A failed test does not end
 /// its unit (`--durable`).
-fn units(folder: &str, names: &[&str], program: Option<&Path>) -> Outcome {
-    for name in names {
+fn units(folder: &str, program: Option<&Path>) -> Outcome {
+    let file = root().join(FOLDER).join("redis.units");
+    let names =
+        fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    for name in names.lines().filter(|line| !line.starts_with('#')) {
         let _servers = start_servers(program)?;
         println!("{}{name}", said::FILE);
         let mut command = Command::new("timeout");
