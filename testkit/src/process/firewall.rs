@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::net;
 
-use super::DEADLINE;
+use super::{DEADLINE, wait_until};
 
 /// The queue of the listener while nothing is dropped.
 const QUEUE: i32 = 128;
@@ -66,8 +66,20 @@ impl Firewall {
 
     /// Ends the connection that was made first.
     pub fn cut_first(&self) {
-        let relayed = self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
-        relayed[0].shutdown(Shutdown::Both).expect("it stands");
+        self.relayed()[0].shutdown(Shutdown::Both).expect("it stands");
+    }
+
+    /// Ends the connection that was made last, when there have been more than so many; returns how
+    /// many there were.
+    pub fn cut_last(&self, before: usize) -> usize {
+        wait_until("the connection is relayed", || self.relayed().len() > before);
+        let relayed = self.relayed();
+        relayed[relayed.len() - 1].shutdown(Shutdown::Both).expect("it stands");
+        relayed.len()
+    }
+
+    fn relayed(&self) -> MutexGuard<'_, Vec<TcpStream>> {
+        self.relayed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on a connect to the server never ends.

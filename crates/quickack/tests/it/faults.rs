@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use testkit::process::{
-    Client, DEADLINE, Firewall, Memcached, answer_lines, free_address, listen, on_free_port,
-    silent, wait_until,
+    Client, DEADLINE, Firewall, Memcached, answer_lines, free_address, freeze, listen,
+    on_free_port, send, silent, wait_until,
 };
 
 use super::{harness, quickack};
@@ -420,4 +421,28 @@ fn memcached_is_full(client: &mut Client) -> bool {
     client.send("stats\r\n");
     let stats = client.read_until("END\r\n");
     !stats.contains("rejected_connections 0\r\n") || stats.contains("accepting_conns 0")
+}
+
+/// The worker finds both in one turn, the request first or the end first.
+#[test]
+fn a_change_that_meets_the_end_of_an_idle_link_to_memcached_is_done_once() {
+    let memcached = Memcached::start();
+    let firewall = Firewall::start(memcached.address);
+    let quickack = harness::start(1, &[], &[firewall.address], &[]);
+    let mut client = quickack.client();
+    client.ask("set n 0 0 1\r\n0\r\n", "STORED\r\n");
+    let worker = harness::workers(&quickack)[&0].pid;
+    let mut made = 0;
+    for round in 0..100 {
+        freeze(worker);
+        if round % 2 == 0 {
+            client.send("incr n 1\r\n");
+        }
+        made = firewall.cut_last(made);
+        if round % 2 == 1 {
+            client.send("incr n 1\r\n");
+        }
+        send(worker, Signal::CONT);
+        assert_eq!(client.line(), (round + 1).to_string());
+    }
 }

@@ -32,6 +32,9 @@ use testkit::wire::without_first_error;
 
 use super::QUICKACK;
 
+/// A pool that would eject its server at the first failure.
+const EJECT: [&str; 2] = ["auto_eject_hosts: true", "server_failure_limit: 1"];
+
 /// Starts that many real servers.
 fn servers(family: Family, count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::start(family)).collect()

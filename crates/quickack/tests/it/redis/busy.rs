@@ -10,7 +10,7 @@ use testkit::process::{Family, Quickack, Redis, Speaker, wait_until, wait_until_
 use testkit::wire::resp::{Reply, command};
 
 use super::super::harness;
-use super::{QUICKACK, addresses, config, quickack, servers, with_workers};
+use super::{EJECT, QUICKACK, addresses, config, quickack, servers, with_workers};
 
 /// Makes a script that takes so much of a server's processor time, and returns 7: at least as long
 /// is the server busy, and several times as long on a busy machine. The script does not look at the
@@ -276,6 +276,42 @@ fn scripts_behind_a_read_cost_no_client_an_error_before_its_own_deadline() {
         for figure in ["refused_down_total", "ejections_total"] {
             assert_eq!(back[figure], 0, "{family:?}: {figure}");
         }
+    }
+}
+
+/// Redis answers one script after the other, and is silent for several deadlines.
+#[test]
+fn ten_scripts_cost_a_quiet_client_no_error_before_its_own_deadline() {
+    const TIMEOUT: Duration = Duration::from_millis(1_000);
+    let redis = Redis::start(Family::Redis70);
+    let mut direct = Speaker::connect(redis.address);
+    assert!(!direct.say("CONFIG SET lua-time-limit 600000").is_error());
+    let script = busy_for(Duration::from_millis(600), &redis);
+    let more = ["timeout: 1000", "timeout_slow: 120s"];
+    let quickack = with_workers(1, &[redis.address], &[&more[..], &EJECT].concat());
+    let mut quiet = patient(quickack.address());
+    assert_eq!(quiet.say("GET quiet"), Reply::Null(b'$'));
+    let scripts: Vec<_> = (0..10)
+        .map(|nth| {
+            let mut one = patient(quickack.address());
+            one.send(&command(&["EVAL", &format!("{script} + {nth}"), "1", "quiet"]));
+            thread::spawn(move || one.reply())
+        })
+        .collect();
+    while !scripts.iter().all(|script| script.is_finished()) {
+        let since = Instant::now();
+        let told = quiet.say("GET quiet");
+        let is_early = told.is_error() && since.elapsed() < TIMEOUT * 9 / 10;
+        assert!(!is_early, "{told:?} after {:?}", since.elapsed());
+    }
+    for (nth, script) in scripts.into_iter().enumerate() {
+        let told = script.join().expect("it does not panic").expect("an answer");
+        let is_done = told == Reply::Integer(7 + nth as i64);
+        assert!(is_done || told.error().contains("not sent"), "{told:?}");
+    }
+    let back = &harness::stats(&quickack)["pools"][0]["servers"][0];
+    for figure in ["refused_down_total", "ejections_total", "connect_failed_total"] {
+        assert_eq!(back[figure], 0, "{figure}");
     }
 }
 

@@ -8,14 +8,12 @@ use testkit::process::{Family, Firewall, Quickack, Redis, Speaker, freeze, send,
 use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn};
-use super::{QUICKACK, config, quickack, with_workers};
+use super::{EJECT, QUICKACK, config, quickack, with_workers};
 use crate::harness::{self, stats, with_worker};
 use crate::limits::told_while_it_writes;
 use crate::logins::private;
 
 const OK: &str = "OK";
-/// A pool that would eject its server at the first failure.
-const EJECT: [&str; 2] = ["auto_eject_hosts: true", "server_failure_limit: 1"];
 
 /// The worker finds both in one turn, the request first or the end first.
 #[test]
@@ -26,7 +24,7 @@ fn a_change_that_meets_the_end_of_an_idle_link_is_done_once() {
     let mut direct = Speaker::connect(redis.address);
     assert_eq!(client.say("INCR n"), Reply::Integer(1));
     let worker = harness::workers(&quickack)[&0].pid;
-    for round in 0..40 {
+    for round in 0..100 {
         freeze(worker);
         if round % 2 == 0 {
             client.send(b"INCR n\r\n");
