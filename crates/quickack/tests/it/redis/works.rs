@@ -1,6 +1,6 @@
 //! Work of which nobody knows how long it takes, at a real server.
 
-use testkit::process::{Family, Redis, Speaker, wait_until};
+use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
 use testkit::wire::resp::{Reply, command};
 
 use super::with_workers;
@@ -26,14 +26,11 @@ fn of_work_that_nobody_has_measured_four_are_outstanding_at_a_redis() {
     });
     for round in 0..20 {
         let script = command(&["EVAL", &format!("return {round}"), "0"]).repeat(2);
+        // The workers say so some time after the last answer.
+        wait_until("nothing is read", || read(&quickack) == 0);
         redis.process.freeze();
         clients.iter_mut().for_each(|client| client.send(&script));
-        wait_until("all is read", || {
-            let workers = harness::stats(&quickack)["workers"].clone();
-            let all = workers.as_array().into_iter().flatten();
-            let read: u64 = all.filter_map(|one| one["requests"].as_u64()).sum();
-            read == 2 * clients.len() as u64
-        });
+        wait_until("all is read", || read(&quickack) == 2 * clients.len() as u64);
         let outstanding = harness::total(&quickack, "inflight");
         assert!((1..=4).contains(&outstanding), "{outstanding} are outstanding in round {round}");
         redis.process.thaw();
@@ -42,4 +39,10 @@ fn of_work_that_nobody_has_measured_four_are_outstanding_at_a_redis() {
             assert_eq!(client.reply(), Ok(Reply::Integer(round)));
         }
     }
+}
+
+/// Returns the number of requests that workers have read and not answered.
+fn read(quickack: &Quickack) -> u64 {
+    let workers = harness::stats(quickack)["workers"].clone();
+    workers.as_array().into_iter().flatten().filter_map(|one| one["requests"].as_u64()).sum()
 }
