@@ -7,7 +7,7 @@ use super::costs::Costs;
 use crate::Time;
 use crate::base::buffer::Slice;
 use crate::base::id::ConnId;
-use crate::base::part::{Effort, Part};
+use crate::base::part::Part;
 use crate::base::size::Cost;
 use crate::base::{Base, limits};
 
@@ -25,8 +25,6 @@ pub(crate) struct Batch {
     pub(crate) idempotent: bool,
     /// One reply answers all its keys.
     pub(crate) single_reply: bool,
-    /// How long its server is expected to take for it.
-    pub(super) effort: Effort,
     /// The length of the prefix of `text`, which precedes the first key.
     prefix_len: usize,
     /// The entries before this one have had their turn: they are settled or skipped.
@@ -64,7 +62,6 @@ impl Batch {
             ask: Ask::default(),
             idempotent: false,
             single_reply: false,
-            effort: Effort::Quick,
             prefix_len: 0,
             cursor: 0,
             skipped: Vec::new(),
@@ -82,7 +79,6 @@ impl Batch {
         self.ask = ask;
         self.idempotent = idempotent;
         self.single_reply = false;
-        self.effort = Effort::Quick;
         self.cursor = 0;
         self.skipped.clear();
         self.turn = turn;

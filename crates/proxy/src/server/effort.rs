@@ -218,20 +218,23 @@ impl Servers {
         if effort == Effort::Quick {
             return true;
         }
-        match effort.is_bounded() {
-            true => self.finds_time(base, id, effort),
-            false => self.has_room_for(id, effort) || self.note_short(id, effort),
+        if effort.is_bounded() {
+            return self.finds_time(base, id, effort);
         }
+        let has_room = self.has_room_for(id, effort);
+        if !has_room {
+            self.note_short(id, effort);
+        }
+        has_room
     }
 
     /// Notes that there is no room for one, of what is bounded in number.
     #[cold]
-    fn note_short(&mut self, id: ConnId, effort: Effort) -> bool {
+    fn note_short(&mut self, id: ConnId, effort: Effort) {
         if let (Effort::Unknown(work), Some(link)) = (effort, self.links.find(id)) {
             let at = link.at;
             self.state(at).works.note_short(work);
         }
-        false
     }
 
     /// Whether a server may be sent one more, of what is bounded in number.

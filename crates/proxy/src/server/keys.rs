@@ -13,7 +13,7 @@ use crate::Time;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Effort, Incoming, Part, RequestId, Requester};
+use crate::base::part::{Incoming, Part, RequestId, Requester};
 use crate::base::size::Cost;
 use crate::base::{Base, limits};
 
@@ -250,12 +250,15 @@ impl Servers {
         base: &mut Base,
         id: ConnId,
         asks: &Requester,
-        mut batch: Box<Batch>,
+        batch: Box<Batch>,
         is_bounded: bool,
     ) {
-        batch.effort = self.effort_at(id, asks.effort);
-        let asks = &Requester { effort: batch.effort, ..*asks };
-        let waiting = Waiting::batch(batch, base.now);
+        let Some(link) = self.links.find(id) else { return };
+        // Each server has its own record.
+        let at = link.at;
+        let effort = self.state(at).works.effort_now(asks.effort);
+        let asks = &Requester { effort, ..*asks };
+        let waiting = Waiting { effort, ..Waiting::batch(batch, base.now) };
         if self.goes_straight(base, id, asks, waiting.cost) {
             return self.send_waiting(base, id, asks.id, waiting);
         }
@@ -263,18 +266,6 @@ impl Servers {
             let server = self.server_of(id).unwrap_or(0);
             let payload = waiting.payload;
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
-        }
-    }
-
-    /// Returns the effort of a part of a request that is split: each server has its own record.
-    fn effort_at(&mut self, id: ConnId, effort: Effort) -> Effort {
-        let work = effort.work().filter(|_| !effort.is_slow());
-        match (work, self.links.find(id)) {
-            (Some(work), Some(link)) => {
-                let at = link.at;
-                self.state(at).works.effort_now(work)
-            }
-            _ => effort,
         }
     }
 

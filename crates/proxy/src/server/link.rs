@@ -282,7 +282,17 @@ impl Link {
     }
 
     /// Queues a whole get, whose keys are counted already.
-    pub(super) fn launch_batch(&mut self, mut batch: Box<Batch>, upstream: &dyn Upstream) {
+    pub(super) fn launch_batch(&mut self, batch: Box<Batch>, upstream: &dyn Upstream) {
+        self.launch_part(batch, Effort::Quick, upstream);
+    }
+
+    /// As `launch_batch`, for the part of a split request that may take long.
+    pub(super) fn launch_part(
+        &mut self,
+        mut batch: Box<Batch>,
+        effort: Effort,
+        upstream: &dyn Upstream,
+    ) {
         self.counters.add(ServerCounter::Messages, 1);
         let first = batch.entries[0].part.request;
         if batch.entries.iter().any(|entry| entry.part.request != first) {
@@ -297,7 +307,7 @@ impl Link {
         self.overtaken += batch.bytes_asked();
         let since = batch.latest;
         // The costs are its keys'. Only one of a single client's takes long.
-        let of = (batch.entries[0].client, Cost::default(), batch.effort);
+        let of = (batch.entries[0].client, Cost::default(), effort);
         self.launch(MessageForm::batch(batch), of, before, since);
     }
 

@@ -41,12 +41,11 @@ impl Servers {
             waiting;
         link.out.open(&mut base.spares);
         match payload {
-            Payload::Fetch(mut batch) => {
-                batch.effort = effort;
+            Payload::Fetch(batch) => {
                 for entry in &batch.entries {
                     Servers::count_sent(link, load.as_deref_mut(), entry.cost);
                 }
-                link.launch_batch(batch, upstream);
+                link.launch_part(batch, effort, upstream);
             }
             payload => {
                 Servers::count_sent(link, load, cost);

@@ -205,12 +205,8 @@ impl Servers {
             if let Some(load) = load.filter(|_| cost.is_of(u64::from(limits::LARGE_MIN))) {
                 load.forget_shown();
             }
-            let effort = match effort {
-                Effort::Untried(id) | Effort::Unknown(id) | Effort::Timed(id, _) => {
-                    self.states[link.at.pool as usize][link.at.server as usize].works.effort_now(id)
-                }
-                effort => effort,
-            };
+            let state = &self.states[link.at.pool as usize][link.at.server as usize];
+            let effort = state.works.effort_now(effort);
             link.queue.renew(cost, effort);
             let room = self.room_for(base, id, (client, effort), cost);
             let Some(link) = self.links.find_mut(id) else { return };

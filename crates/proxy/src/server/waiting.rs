@@ -129,7 +129,7 @@ impl Waiting {
     pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
         let cost =
             batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
-        let effort = (cost, batch.effort);
+        let effort = (cost, Effort::Quick);
         Waiting::message(MessageForm::batch(batch), Outbox::default(), effort, now)
     }
 }

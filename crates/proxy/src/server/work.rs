@@ -90,10 +90,16 @@ impl WorkRecord {
         self.find_quick(id).map(|quick| quick.us)
     }
 
-    /// Returns the effort of a work that was untried when its request was read. It is not slow on a
-    /// link for others.
-    pub(super) fn effort_now(&self, id: WorkId) -> Effort {
-        self.effort_of_quick(id).unwrap_or(Effort::Untried(id))
+    /// Returns what a request's effort is now: more may be known of its work than when it was read.
+    /// It is not slow on a link for others.
+    #[inline]
+    pub(super) fn effort_now(&self, effort: Effort) -> Effort {
+        match effort {
+            Effort::Untried(id) | Effort::Unknown(id) | Effort::Timed(id, _) => {
+                self.effort_of_quick(id).unwrap_or(Effort::Untried(id))
+            }
+            effort => effort,
+        }
     }
 
     /// Whether one more may leave of a work that was quick. The data decide, and the next may be
@@ -129,7 +135,7 @@ impl WorkRecord {
         took_us: Option<u64>,
     ) {
         if let Some(quick) = self.find_quick_mut(id) {
-            quick.sent -= (count.min(u32::from(quick.sent))) as u16;
+            quick.sent = u32::from(quick.sent).saturating_sub(count) as u16;
             if let Some(took_us) = took_us {
                 quick.note(count, took_us as u32);
             }
@@ -156,16 +162,16 @@ impl WorkRecord {
             // It is no more than `SLOW_US`.
             false => Effort::Timed(id, (u64::from(us) / WORK_UNIT_US) as u8),
         };
-        let (peak, since) = (0, now);
-        let fresh =
-            Quick { id, us, effort, sent: 0, window: first, was_short: false, peak, since, first };
         let mut quick = match known.copied() {
             Some(known) if known.effort == effort && effort == Effort::Unknown(id) => {
                 Quick { us, effort, first, ..known }
             }
             // One that took long has to be trusted anew.
-            Some(known) => Quick { sent: known.sent, peak: known.sent, ..fresh },
-            None => fresh,
+            known => {
+                let sent = known.map_or(0, |known| known.sent);
+                let (window, was_short, since) = (first, false, now);
+                Quick { id, us, effort, sent, window, was_short, peak: sent, since, first }
+            }
         };
         quick.open(0);
         self.quick[id.0 as usize % TRIED_MAX] = Some(quick);
@@ -236,7 +242,7 @@ impl Quick {
             self.shrink(now);
         }
         if self.sent >= self.window {
-            // What had left was dropped.
+            // Those that had left were dropped.
             self.sent = 0;
         }
         self.sent += 1;
@@ -244,7 +250,7 @@ impl Quick {
     }
 
     /// Gives half of the window up that nobody has needed, for each time that it was kept so long.
-    /// What was quick a few at a time says nothing of hundreds that come at once.
+    /// Works that were quick a few at a time say nothing of hundreds that come at once.
     #[cold]
     fn shrink(&mut self, now: Time) {
         let times = now.since(self.since) / WINDOW_KEPT_US;
@@ -434,7 +440,7 @@ mod tests {
         assert_eq!(window(&record), Some(QUICK_MAX));
     }
 
-    /// Whatever they took, and though the next are to be fewer.
+    /// However long they took, and though the next are to be fewer.
     #[test]
     fn works_that_are_answered_are_outstanding_no_more() {
         let mut record = trusted();
