@@ -84,9 +84,12 @@ pub const WORK_UNIT_US: u64 = 100;
 /// Works that take less are not told to other workers; their number is bounded.
 pub const WORK_TIMED_US: u64 = 300;
 /// So many works of a kind that was quick may leave before any of them is answered. At first they
-/// are as many as of one that was never tried. Each quick answer makes room for two if there was
-/// too little: what is quick while many of it are outstanding is trusted more.
+/// are as many as of one that was never tried; what is quick while many of it are outstanding is
+/// trusted more.
 pub const QUICK_MAX: u16 = 1024;
+/// Quick answers that make room for one more, while there is too little. Each counts once more for
+/// each `DEPTH_TRIP_US` of the round trip, or a distant server would be idle for long.
+pub const WINDOW_STEP: u32 = 256;
 /// Half of the room that nobody has needed for so long goes.
 pub const WINDOW_KEPT_US: u64 = 1_000_000;
 /// A work that was never tried counts as one of so long.

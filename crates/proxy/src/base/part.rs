@@ -107,6 +107,16 @@ impl Effort {
         matches!(self, Effort::Untried(_) | Effort::Timed(..))
     }
 
+    /// Returns the work, if requests like this were quick before: the number of those that are
+    /// outstanding at a server is bounded.
+    #[inline]
+    pub(crate) fn counted(self) -> Option<WorkId> {
+        match self {
+            Effort::Unknown(id) | Effort::Timed(id, _) => Some(id),
+            _ => None,
+        }
+    }
+
     /// Returns how long it is expected to keep its server, in microseconds, of what is bounded.
     pub(crate) fn time(self) -> u64 {
         match self {

@@ -131,7 +131,7 @@ impl Servers {
         let all = base.now.since(began);
         let share = |time: u64| time / u64::from(count.max(1));
         let each = share(all);
-        let mut is_own = true;
+        let mut own = Some(each);
         if all > limits::SLOW_US {
             let came = began.after(limits::WORK_LOOK_US);
             // Others that were sent before them, or with them, may have been done before them.
@@ -141,9 +141,13 @@ impl Servers {
             // Others that were sent when the server had begun with them are done after them.
             let other = self.find_busy(base, at);
             let is_behind = other.is_none_or(|with| with.since > came && with.since >= free);
-            is_own = is_behind && share(base.now.since(free)) > limits::SLOW_US;
+            own = match is_behind {
+                true => Some(share(base.now.since(free))),
+                false => own.filter(|own| *own <= limits::SLOW_US),
+            };
         }
         let is_of_one = works.len() == 1;
+        let rounds = (1 + trip / limits::DEPTH_TRIP_US) as u32;
         for (Work { effort, kind, .. }, times) in works.drain(..) {
             let state = self.state(at);
             let is_as_known = match effort {
@@ -151,12 +155,15 @@ impl Servers {
                 _ => false,
             };
             let is_quick = each < limits::WORK_TIMED_US;
-            if let Effort::Unknown(id) = effort {
+            if let Some(id) = effort.counted() {
+                let is_as_quick = is_quick || each <= 2 * effort.time();
+                // A round of a long way takes as long as many of a short one.
+                let credit = if is_as_quick { times.saturating_mul(rounds) } else { 0 };
                 let is_sure = is_quick && is_of_one && kind != ItemKind::Error;
-                state.works.note_answered(id, times, is_quick, is_sure.then_some(each));
+                state.works.note_answered(id, times, credit, is_sure.then_some(each));
             }
             if !is_as_known || state.is_busy || !is_quick {
-                self.note_new_work(base, at, (effort, kind), (is_own, each));
+                self.note_new_work(base, at, (effort, kind), (own, each));
             }
         }
         if let Some(link) = self.links.find_mut(id) {
@@ -176,24 +183,22 @@ impl Servers {
         base: &Base,
         at: ServerAt,
         (effort, kind): (Effort, ItemKind),
-        (is_own, took): (bool, u64),
+        (own, took): (Option<u64>, u64),
     ) {
         if self.state(at).is_busy {
             self.tell_busy(base, at);
         }
-        let is_long = took > limits::SLOW_US;
-        let is_known = match is_long {
-            true => is_own,
-            // It may not have been done at all.
-            false => kind != ItemKind::Error,
-        };
-        if is_long {
+        if took > limits::SLOW_US {
             self.rest(base, at, took);
         }
         let first = base.pool(at).plan.untried_max as u16;
         let state = self.state(at);
-        if let Some(id) = effort.work().filter(|_| is_known) {
-            state.works.note(id, took, base.now, first);
+        let Some(id) = effort.work() else { return };
+        match own {
+            None => state.works.note_doubt(id),
+            // It may not have been done at all.
+            Some(own) if own <= limits::SLOW_US && kind == ItemKind::Error => {}
+            Some(own) => state.works.note(id, own, base.now, first),
         }
     }
 
@@ -218,20 +223,17 @@ impl Servers {
         if effort == Effort::Quick {
             return true;
         }
-        if effort.is_bounded() {
-            return self.finds_time(base, id, effort);
-        }
         let has_room = self.has_room_for(id, effort);
         if !has_room {
             self.note_short(id, effort);
         }
-        has_room
+        has_room && (!effort.is_bounded() || self.finds_time(base, id, effort))
     }
 
     /// Notes that there is no room for one, of what is bounded in number.
     #[cold]
     fn note_short(&mut self, id: ConnId, effort: Effort) {
-        if let (Effort::Unknown(work), Some(link)) = (effort, self.links.find(id)) {
+        if let (Some(work), Some(link)) = (effort.counted(), self.links.find(id)) {
             let at = link.at;
             self.state(at).works.note_short(work);
         }
@@ -240,7 +242,7 @@ impl Servers {
     /// Whether a server may be sent one more, of what is bounded in number.
     pub(super) fn has_room_for(&self, id: ConnId, effort: Effort) -> bool {
         match effort {
-            Effort::Unknown(work) => self.has_room_for_quick(id, work),
+            Effort::Unknown(work) | Effort::Timed(work, _) => self.has_room_for_quick(id, work),
             Effort::Known(_) | Effort::Slow => self.has_room_for_slow(id),
             _ => true,
         }
@@ -390,10 +392,14 @@ impl Servers {
     /// Notes that a work has left for a server.
     #[inline]
     pub(super) fn note_left(&mut self, at: ServerAt, effort: Effort, now: Time) {
-        match effort {
-            Effort::Unknown(id) => self.state(at).works.note_left(id, now),
-            _ if effort.is_bounded() => self.tell_work(at),
-            _ => {}
+        if effort == Effort::Quick {
+            return;
+        }
+        if let Some(id) = effort.counted() {
+            self.state(at).works.note_left(id, now);
+        }
+        if effort.is_bounded() {
+            self.tell_work(at);
         }
     }
 

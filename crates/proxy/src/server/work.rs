@@ -13,7 +13,7 @@ use proto::WorkId;
 use crate::Time;
 use crate::base::limits::{
     QUICK_AGAIN, QUICK_MAX, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX, WINDOW_KEPT_US,
-    WORK_MAX_US, WORK_TIMED_US, WORK_UNIT_US,
+    WINDOW_STEP, WORK_MAX_US, WORK_TIMED_US, WORK_UNIT_US,
 };
 use crate::base::part::Effort;
 
@@ -39,6 +39,8 @@ struct Quick {
     window: u16,
     /// One had to wait for the others, so the window grows.
     was_short: bool,
+    /// What quick answers have added towards the next place of the window.
+    credit: u32,
     /// The most that were outstanding since then.
     peak: u16,
     since: Time,
@@ -116,6 +118,13 @@ impl WorkRecord {
         }
     }
 
+    /// Notes that a work which was quick may have taken long.
+    pub(super) fn note_doubt(&mut self, id: WorkId) {
+        if let Some(quick) = self.find_quick_mut(id) {
+            (quick.window, quick.credit) = (quick.window.min(quick.first), 0);
+        }
+    }
+
     /// Notes that a work which was quick has left. Without room it has only if none is outstanding.
     #[inline]
     pub(super) fn note_left(&mut self, id: WorkId, now: Time) {
@@ -124,14 +133,15 @@ impl WorkRecord {
         }
     }
 
-    /// Notes that so many works of one kind were answered. `took_us` is the time of each, if they
-    /// were quick and the server is known to have done them, and no others meanwhile.
+    /// Notes that so many works of one kind were answered, and what this adds to the window if
+    /// they were quick. `took_us` is the time of each, if they were, and the server is known to
+    /// have done them, and no others meanwhile.
     #[inline]
     pub(super) fn note_answered(
         &mut self,
         id: WorkId,
         count: u32,
-        is_quick: bool,
+        credit: u32,
         took_us: Option<u64>,
     ) {
         if let Some(quick) = self.find_quick_mut(id) {
@@ -139,9 +149,9 @@ impl WorkRecord {
             if let Some(took_us) = took_us {
                 quick.note(count, took_us as u32);
             }
-            if is_quick {
-                let more = if std::mem::take(&mut quick.was_short) { count } else { 0 };
-                quick.open(more);
+            if credit > 0 {
+                let is_needed = std::mem::take(&mut quick.was_short);
+                quick.open(if is_needed { credit } else { 0 });
             }
         }
     }
@@ -163,14 +173,14 @@ impl WorkRecord {
             false => Effort::Timed(id, (u64::from(us) / WORK_UNIT_US) as u8),
         };
         let mut quick = match known.copied() {
-            Some(known) if known.effort == effort && effort == Effort::Unknown(id) => {
+            Some(known) if us <= 2 * known.us || u64::from(us) < WORK_TIMED_US => {
                 Quick { us, effort, first, ..known }
             }
-            // One that took long has to be trusted anew.
+            // One that takes longer than it did has to be trusted anew.
             known => {
                 let sent = known.map_or(0, |known| known.sent);
-                let (window, was_short, since) = (first, false, now);
-                Quick { id, us, effort, sent, window, was_short, peak: sent, since, first }
+                let (window, was_short, credit, since) = (first, false, 0, now);
+                Quick { id, us, effort, sent, window, was_short, credit, peak: sent, since, first }
             }
         };
         quick.open(0);
@@ -261,13 +271,17 @@ impl Quick {
             self.window = half(self.window, self.sent);
         }
         self.window = self.window.max(self.first);
-        (self.peak, self.since) = (self.sent, now);
+        (self.credit, self.peak, self.since) = (0, self.sent, now);
     }
 
-    /// Opens the window by so many, as far as it may.
-    fn open(&mut self, more: u32) {
+    /// Opens the window by what quick answers have added, as far as it may. It does not double as
+    /// TCP's does: a hundred quick answers say little of a hundred at once.
+    fn open(&mut self, credit: u32) {
         let most = WORK_MAX_US as u32 / self.us.max(1);
         let most = most.clamp(1, u32::from(QUICK_MAX));
+        self.credit = self.credit.saturating_add(credit);
+        let more = self.credit / WINDOW_STEP;
+        self.credit %= WINDOW_STEP;
         self.window = (u32::from(self.window) + more).min(most) as u16;
     }
 }
@@ -291,6 +305,8 @@ mod tests {
     const OTHER: WorkId = WorkId(2);
 
     const FIRST: u16 = 4;
+    /// What an answer adds on a way so long that it makes room for one.
+    const FAR: u32 = WINDOW_STEP;
 
     fn note(record: &mut WorkRecord, id: WorkId, took_us: u64, now: Time) {
         record.note(id, took_us, now, FIRST);
@@ -307,7 +323,7 @@ mod tests {
         if !record.has_room(ONE) {
             record.note_short(ONE);
         }
-        record.note_answered(ONE, u32::from(count), true, Some(took_us));
+        record.note_answered(ONE, u32::from(count), u32::from(count) * FAR, Some(took_us));
     }
 
     fn is_slow(record: &WorkRecord, id: WorkId, now: Time) -> bool {
@@ -392,6 +408,39 @@ mod tests {
         assert_eq!(window(&record), Some(FIRST));
     }
 
+    /// Hundreds that were quick say little of hundreds at once.
+    #[test]
+    fn the_window_of_a_near_server_grows_by_one_for_many_quick_answers() {
+        let mut record = WorkRecord::default();
+        note(&mut record, ONE, 3, Time(5));
+        for answers in 1..=2 * WINDOW_STEP {
+            record.note_left(ONE, Time(5));
+            record.note_short(ONE);
+            record.note_answered(ONE, 1, 1, Some(3));
+            let grown = answers / WINDOW_STEP;
+            assert_eq!(window(&record), Some(FIRST + grown as u16), "after {answers}");
+        }
+        // Some were as late as if they had taken long, and it is not known whether they did.
+        record.note_doubt(ONE);
+        assert_eq!(window(&record), Some(FIRST));
+    }
+
+    #[test]
+    fn a_work_of_known_time_has_a_window_as_well() {
+        let mut record = WorkRecord::default();
+        note(&mut record, ONE, 2 * WORK_TIMED_US, Time(5));
+        for _ in 0..10 {
+            let all = window(&record).expect("it was quick");
+            round(&mut record, all, 2 * WORK_TIMED_US, Time(5));
+        }
+        let most = (WORK_MAX_US / (2 * WORK_TIMED_US)) as u16;
+        assert_eq!(window(&record), Some(most));
+        note(&mut record, ONE, 3 * WORK_TIMED_US, Time(5));
+        assert!(window(&record) > Some(FIRST), "a little more is no surprise");
+        note(&mut record, ONE, 9 * WORK_TIMED_US, Time(5));
+        assert_eq!(window(&record), Some(FIRST));
+    }
+
     #[test]
     fn room_that_nobody_needs_goes_by_and_by() {
         let mut record = trusted();
@@ -423,7 +472,7 @@ mod tests {
             |record: &WorkRecord| record.find_quick(ONE).map(|quick| (quick.us, quick.window));
         assert_eq!(found(&record), expected);
         // An error says nothing of its time.
-        record.note_answered(ONE, 40, true, None);
+        record.note_answered(ONE, 40, 40 * FAR, None);
         assert_eq!(found(&record), expected);
         record.note_left(ONE, Time(5).after(WINDOW_KEPT_US));
         assert_eq!(found(&record), expected, "as many were outstanding");
@@ -454,12 +503,12 @@ mod tests {
             (0..2_000).take_while(|_| left(record)).count()
         };
         assert_eq!(room(&mut record), 1024);
-        record.note_answered(ONE, 24, false, None);
+        record.note_answered(ONE, 24, 0, None);
         assert_eq!(room(&mut record), 24);
         note(&mut record, ONE, 2 * WORK_TIMED_US, Time(5));
         note(&mut record, ONE, 3, Time(5));
         assert_eq!(room(&mut record), 0, "it is to be trusted anew");
-        record.note_answered(ONE, 1024, true, Some(3));
+        record.note_answered(ONE, 1024, 1024, Some(3));
         assert_eq!(room(&mut record), usize::from(FIRST));
         // Nothing is outstanding, whatever was noted: their link was lost.
         record.note_left(ONE, Time(5));
