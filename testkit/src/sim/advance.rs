@@ -31,6 +31,7 @@ fn is_known_before(line: &str) -> bool {
 fn is_of_attempt(line: &str) -> bool {
     let faults = [
         Fault::ConnectFailed,
+        Fault::ConnectClosed,
         Fault::ConnectTimeout,
         Fault::Refused,
         Fault::LoginRefused,

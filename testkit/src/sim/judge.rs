@@ -411,7 +411,7 @@ impl Judge<'_> {
         }
         match fault {
             // When a server is down, all that waits for it is told why.
-            Fault::ConnectFailed | Fault::ConnectTimeout => {
+            Fault::ConnectFailed | Fault::ConnectClosed | Fault::ConnectTimeout => {
                 trouble.refused.max(trouble.hung).max(trouble.silent) > since
             }
             // Both lines are possible: a message may be held only at the last moment.
@@ -437,7 +437,7 @@ impl Judge<'_> {
             }
             Fault::Dropped => self.may_be_dropped(server, expect),
             Fault::Maint => server.is_maint || trouble.maint > since,
-            Fault::FurtherFailed | Fault::FurtherTimeout => rests,
+            Fault::FurtherFailed | Fault::FurtherClosed | Fault::FurtherTimeout => rests,
             Fault::FurtherSilent | Fault::FurtherLost => rests,
             Fault::NoServer => unreachable!("it names no server"),
             Fault::SetupRefused => server.ever_lacked,

@@ -45,6 +45,7 @@ pub fn is_of_attempt(fault: Fault) -> bool {
     matches!(
         fault,
         Fault::ConnectFailed
+            | Fault::ConnectClosed
             | Fault::ConnectTimeout
             | Fault::ReplyTimeout
             | Fault::Refused

@@ -81,9 +81,13 @@ impl Base {
     /// Returns a sentence for the client of a request that was not sent because of it; without the
     /// server's name.
     pub(crate) fn busy_words(&self, at: ServerAt, with: BusyWith) -> String {
-        let name = self.pool(at).plan.protocol.work_name(with.ask);
-        let tenths = self.now.since(with.since) / 100_000;
-        format!("busy with {name} for {}.{} s, not sent", tenths / 10, tenths % 10)
+        let plan = &self.pool(at).plan;
+        let name = plan.protocol.work_name(with.ask);
+        let took = self.now.since(with.since);
+        let tenths = took / 100_000;
+        // The request has waited for longer than that.
+        let others = if took < plan.timeouts.queue { " and with others before" } else { "" };
+        format!("busy with {name} for {}.{} s{others}, not sent", tenths / 10, tenths % 10)
     }
 }
 
@@ -121,6 +125,8 @@ mod tests {
             base.now = Time(2_250_000);
             assert_eq!((base.busy(at), base.busy(elsewhere)), (Some(keys), None));
             assert_eq!(base.busy_words(at, keys), "busy with KEYS for 1.2 s, not sent");
+            let words = "busy with EVAL for 0.2 s and with others before, not sent";
+            assert_eq!(base.busy_words(at, eval), words, "a request waits for a second");
         }
         let slow = one.pools[0].plan.timeouts.slow;
         one.now = keys.since.after(slow - 1);

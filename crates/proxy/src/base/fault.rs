@@ -20,6 +20,7 @@ pub enum Blame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     ConnectFailed,
+    ConnectClosed,
     ConnectTimeout,
     QueueTimeout,
     QueueFull,
@@ -42,6 +43,7 @@ pub enum Fault {
     TenantFull,
     Refused,
     FurtherFailed,
+    FurtherClosed,
     FurtherTimeout,
     FurtherSilent,
     FurtherLost,
@@ -74,6 +76,16 @@ pub static FAULTS: &[Row] = &[
         Some(ServerCounter::ConnectFailed),
         "nothing was sent; unless other connections answer, the server is down until a probe \
          succeeds",
+    ),
+    row(
+        Fault::ConnectClosed,
+        Blame::Server,
+        "closed the connection before it answered",
+        "closed the connection before it answered",
+        Some(ServerCounter::ConnectFailed),
+        "nothing was sent; unless other connections answer, the server is down until a probe \
+         succeeds. Whoever accepted the connection may be a load balancer without a server, or \
+         speak TLS",
     ),
     row(
         Fault::ConnectTimeout,
@@ -262,6 +274,10 @@ pub static FAULTS: &[Row] = &[
         "takes no further connection (the last attempt: connect failed), not sent",
     ),
     further(
+        Fault::FurtherClosed,
+        "takes no further connection (the last one was closed before it answered), not sent",
+    ),
+    further(
         Fault::FurtherTimeout,
         "takes no further connection (the last attempt: connect timed out), not sent",
     ),
@@ -287,6 +303,7 @@ impl Fault {
     pub(crate) fn of_further(self) -> Fault {
         match self {
             Fault::ConnectFailed => Fault::FurtherFailed,
+            Fault::ConnectClosed => Fault::FurtherClosed,
             Fault::ConnectTimeout => Fault::FurtherTimeout,
             Fault::ReplyTimeout => Fault::FurtherSilent,
             Fault::LinkLost | Fault::Poisoned => Fault::FurtherLost,

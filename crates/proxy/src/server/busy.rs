@@ -132,7 +132,7 @@ impl Servers {
     #[cold]
     pub(crate) fn unsent_fault(&mut self, base: &Base, at: ServerAt) -> Fault {
         let is_busy = self.find_busy(base, at).is_some();
-        unsent_fault(is_busy, self.state(at).silence.hold == Hold::On)
+        unsent_fault(is_busy, self.is_silent(at))
     }
 
     /// Notes that a server has answered an internal command.

@@ -155,7 +155,10 @@ impl Servers {
         let at = link.at;
         let late = link.withdraw_where(late);
         let is_busy = self.find_busy(base, at).is_some();
-        self.fail_pending(base, id, late, |message| unsent_fault(is_busy, message.held));
+        let is_silent = self.is_silent(at);
+        self.fail_pending(base, id, late, |message| {
+            unsent_fault(is_busy, message.held && is_silent)
+        });
     }
 
     /// Fails what was taken off the end of a link.
@@ -253,6 +256,7 @@ impl Servers {
             _ if was_up => Fault::LinkLost,
             _ if !base.server(link.at).plan.has_address => Fault::Unresolved,
             Closed::Own => Fault::Unable,
+            Closed::Eof | Closed::Reset if link.is_established() => Fault::ConnectClosed,
             Closed::Eof | Closed::Reset | Closed::Unmade(_) => Fault::ConnectFailed,
         };
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];

@@ -219,6 +219,11 @@ impl Servers {
         None
     }
 
+    /// Whether messages for this server are held now.
+    pub(super) fn is_silent(&mut self, at: ServerAt) -> bool {
+        self.state(at).silence.hold == Hold::On
+    }
+
     /// Whether held messages are to be sent at the end of this turn.
     pub(crate) fn has_held_to_release(&self) -> bool {
         !self.ending_holds.is_empty()

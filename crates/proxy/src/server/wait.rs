@@ -391,8 +391,9 @@ impl Servers {
         let at = link.at;
         let late = link.queue.expire(|since| now >= since.after(queue));
         let is_busy = !late.is_empty() && self.find_busy(base, at).is_some();
+        let is_silent = self.is_silent(at);
         for (client, waiting) in late {
-            let fault = unsent_fault(is_busy, waiting.held);
+            let fault = unsent_fault(is_busy, waiting.held && is_silent);
             self.forget_waiting(base, id, client, &waiting);
             self.fail_waiting(base, id, waiting, fault);
         }

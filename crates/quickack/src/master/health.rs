@@ -38,6 +38,17 @@ struct Refusal {
     at: Instant,
 }
 
+impl Refusal {
+    /// It may have room again if nobody has tried for a while.
+    fn words(&self, ago: Duration) -> String {
+        let tried = match ago.as_secs() {
+            0 | 1 => String::new(),
+            ago => format!(" when it was last tried, {ago} s ago"),
+        };
+        format!("no further connection{tried}: {}", self.why)
+    }
+}
+
 /// A refusal that was not said again for so long is over: workers say it once a second, as long as
 /// anybody wants such a connection.
 const REFUSAL_LASTS: Duration = Duration::from_secs(10);
@@ -69,9 +80,10 @@ impl Health {
 
     /// Why a server that is up takes no further connection, if it does not.
     pub fn refusal(&self, server: u32) -> Option<String> {
-        let lasts = |refusal: &&Refusal| refusal.at.elapsed() < REFUSAL_LASTS;
-        let refusal = self.refusals.get(&server).filter(lasts)?;
-        Some(format!("no further connection: {}", refusal.why))
+        let refusal = self.refusals.get(&server)?;
+        let ago = refusal.at.elapsed();
+        let lasts = ago < REFUSAL_LASTS;
+        lasts.then(|| refusal.words(ago))
     }
 
     /// Why servers failed last, by their ids.
