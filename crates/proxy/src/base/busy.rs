@@ -78,16 +78,20 @@ impl Base {
         works.map(|work| Time(work.until_us)).max().unwrap_or_default()
     }
 
-    /// Returns a sentence for the client of a request that was not sent because of it; without the
-    /// server's name.
-    pub(crate) fn busy_words(&self, at: ServerAt, with: BusyWith) -> String {
-        let plan = &self.pool(at).plan;
-        let name = plan.protocol.work_name(with.ask);
-        let took = self.now.since(with.since);
-        let tenths = took / 100_000;
-        // The request has waited for longer than that.
-        let others = if took < plan.timeouts.queue { " and with others before" } else { "" };
-        format!("busy with {name} for {}.{} s{others}, not sent", tenths / 10, tenths % 10)
+    /// Returns a sentence for the client of a request that has come at that time and was not sent
+    /// because of it; without the server's name.
+    pub(crate) fn busy_words(&self, at: ServerAt, with: BusyWith, came: Time) -> String {
+        let name = self.pool(at).plan.protocol.work_name(with.ask);
+        let seconds = |since: Time| {
+            let tenths = self.now.since(since) / 100_000;
+            format!("{}.{} s", tenths / 10, tenths % 10)
+        };
+        let mut words = format!("busy with {name} for {}", seconds(with.since));
+        if with.since > came && seconds(came) != seconds(with.since) {
+            // Something else came first: others' work, or the server's silence.
+            words += &format!(", after {} in the queue", seconds(came));
+        }
+        words + ", not sent"
     }
 }
 
@@ -124,9 +128,12 @@ mod tests {
         for base in [&mut one, &mut other] {
             base.now = Time(2_250_000);
             assert_eq!((base.busy(at), base.busy(elsewhere)), (Some(keys), None));
-            assert_eq!(base.busy_words(at, keys), "busy with KEYS for 1.2 s, not sent");
-            let words = "busy with EVAL for 0.2 s and with others before, not sent";
-            assert_eq!(base.busy_words(at, eval), words, "a request waits for a second");
+            let words = "busy with KEYS for 1.2 s, not sent";
+            for came in [1_000_000, 2_250_000] {
+                assert_eq!(base.busy_words(at, keys, Time(came)), words);
+            }
+            let words = "busy with EVAL for 0.2 s, after 1.2 s in the queue, not sent";
+            assert_eq!(base.busy_words(at, eval, Time(1_000_000)), words);
         }
         let slow = one.pools[0].plan.timeouts.slow;
         one.now = keys.since.after(slow - 1);

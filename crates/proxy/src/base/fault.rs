@@ -84,8 +84,8 @@ pub static FAULTS: &[Row] = &[
         "closed the connection before it answered",
         Some(ServerCounter::ConnectFailed),
         "nothing was sent; unless other connections answer, the server is down until a probe \
-         succeeds. Whoever accepted the connection may be a load balancer without a server, or \
-         speak TLS",
+         succeeds. What accepted the connection and then closed or reset it may be a load \
+         balancer without a server, or a port for TLS",
     ),
     row(
         Fault::ConnectTimeout,

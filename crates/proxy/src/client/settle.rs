@@ -227,7 +227,8 @@ impl Clients {
         match fault {
             Fault::Busy => {
                 let at = ServerAt { pool: self.requests[id].pool, server: server? };
-                base.busy(at).map(|with| base.busy_words(at, with))
+                let came = self.requests[id].since;
+                base.busy(at).map(|with| base.busy_words(at, with, came))
             }
             Fault::TenantFull => {
                 let plan = &base.tenants.find(self.requester_of(id)?.tenant)?.plan;

@@ -122,7 +122,7 @@ impl Servers {
     #[inline(never)]
     pub(super) fn note_works(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let (at, handshake) = (link.at, link.trip);
+        let (at, handshake, round_trip) = (link.at, link.trip, link.limit.round_trip());
         let Answered { owed, sent, count, mut works } = std::mem::take(&mut link.answered);
         // A server that has answered something meanwhile had the work by then.
         let trip = base.server(at).trips.shortest_of(handshake);
@@ -141,13 +141,12 @@ impl Servers {
             // Others that were sent when the server had begun with them are done after them.
             let other = self.find_busy(base, at);
             let is_behind = other.is_none_or(|with| with.since > came && with.since >= free);
-            own = match is_behind {
-                true => Some(share(base.now.since(free))),
-                false => own.filter(|own| *own <= limits::SLOW_US),
-            };
+            // If it is not known that they took long, it is not known that they were quick either.
+            let is_own = is_behind && share(base.now.since(free)) > limits::SLOW_US;
+            own = own.filter(|each| is_own || *each <= limits::SLOW_US);
         }
         let is_of_one = works.len() == 1;
-        let rounds = (1 + trip / limits::DEPTH_TRIP_US) as u32;
+        let rounds = (1 + trip.min(round_trip) / limits::DEPTH_TRIP_US) as u32;
         for (Work { effort, kind, .. }, times) in works.drain(..) {
             let state = self.state(at);
             let is_as_known = match effort {
@@ -223,11 +222,16 @@ impl Servers {
         if effort == Effort::Quick {
             return true;
         }
+        self.has_place(id, effort) && (!effort.is_bounded() || self.finds_time(base, id, effort))
+    }
+
+    /// As `has_room_for`, for one that is to leave now.
+    fn has_place(&mut self, id: ConnId, effort: Effort) -> bool {
         let has_room = self.has_room_for(id, effort);
         if !has_room {
             self.note_short(id, effort);
         }
-        has_room && (!effort.is_bounded() || self.finds_time(base, id, effort))
+        has_room
     }
 
     /// Notes that there is no room for one, of what is bounded in number.
@@ -252,7 +256,20 @@ impl Servers {
     fn has_room_for_quick(&self, id: ConnId, work: WorkId) -> bool {
         let Some(link) = self.links.find(id) else { return true };
         let works = &self.states[link.at.pool as usize][link.at.server as usize].works;
-        works.has_room(work) || self.has_none_of(link, work)
+        works.has_room(work)
+            || self.has_none_of(link, work)
+            || self.is_first_on_spare(id, link)
+            || bug!(WorkWithoutBound)
+    }
+
+    /// Whether nothing of what is bounded is outstanding on the spare links of a server, of which
+    /// this is one. There it says what it does, whatever it owes elsewhere.
+    #[cold]
+    fn is_first_on_spare(&self, id: ConnId, link: &Link) -> bool {
+        let is_other_spare = |(other, one): (ConnId, &Link)| {
+            other != id && one.at == link.at && one.class == LinkClass::Spare && one.work() > 0
+        };
+        link.work() == 0 && link.class == LinkClass::Spare && !self.links.iter().any(is_other_spare)
     }
 
     /// Whether no other link of this worker's to the server has a slow request outstanding: the
@@ -306,15 +323,8 @@ impl Servers {
     #[cold]
     fn finds_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
         let Some(link) = self.links.find(id) else { return true };
-        let (at, its, more) = (link.at, link.work(), effort.time());
-        let is_other_spare = |(other, one): (ConnId, &Link)| {
-            other != id && one.at == at && one.class == LinkClass::Spare && one.work() > 0
-        };
-        if its == 0 && link.class == LinkClass::Spare && !self.links.iter().any(is_other_spare) {
-            // The server says there what it does, whatever it owes elsewhere.
-            return true;
-        }
-        if bug!(WorkWithoutBound) {
+        let (at, more) = (link.at, effort.time());
+        if self.is_first_on_spare(id, link) || bug!(WorkWithoutBound) {
             return true;
         }
         if !link.is_up() {
@@ -356,13 +366,13 @@ impl Servers {
     ) -> bool {
         let Some(link) = self.links.find_mut(id) else { return true };
         let next = link.work_turn.next;
-        if !effort.is_bounded() {
-            let has_room = self.has_time(base, id, effort);
+        let has_place = self.has_place(id, effort);
+        if !effort.is_bounded() || !has_place {
             self.give_turn_up(id, client);
-            return has_room;
+            return has_place;
         }
         let is_its_turn = next.is_none_or(|next| next == client);
-        let takes = is_its_turn && self.has_time(base, id, effort);
+        let takes = is_its_turn && self.finds_time(base, id, effort);
         let Some(link) = self.links.find_mut(id) else { return takes };
         if takes {
             (link.work_turn.next, link.work_turn.last) = (None, Some(client));
@@ -395,12 +405,23 @@ impl Servers {
         if effort == Effort::Quick {
             return;
         }
-        if let Some(id) = effort.counted() {
-            self.state(at).works.note_left(id, now);
+        if let Some(id) = effort.counted()
+            && self.state(at).works.note_left(id, now)
+        {
+            self.count_works(at, id, now);
         }
         if effort.is_bounded() {
             self.tell_work(at);
         }
+    }
+
+    /// Counts what is outstanding of a work that was quick: some may have been dropped.
+    #[cold]
+    fn count_works(&mut self, at: ServerAt, id: WorkId, now: Time) {
+        let its = self.links.iter().filter(|(_, link)| link.at == at);
+        let sent = its.flat_map(|(_, link)| &link.outstanding);
+        let count = sent.filter(|message| message.effort.counted() == Some(id)).count();
+        self.state(at).works.review(id, count, now);
     }
 
     /// Tells all workers how much work of this one is outstanding at a server.

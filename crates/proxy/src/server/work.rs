@@ -126,10 +126,19 @@ impl WorkRecord {
     }
 
     /// Notes that a work which was quick has left. Without room it has only if none is outstanding.
+    /// Returns whether its window is to be reviewed.
     #[inline]
-    pub(super) fn note_left(&mut self, id: WorkId, now: Time) {
+    pub(super) fn note_left(&mut self, id: WorkId, now: Time) -> bool {
+        let Some(quick) = self.find_quick_mut(id) else { return false };
+        quick.note_left();
+        now.since(quick.since) >= WINDOW_KEPT_US
+    }
+
+    /// Reviews the window of a work of which so many are outstanding.
+    pub(super) fn review(&mut self, id: WorkId, sent: usize, now: Time) {
         if let Some(quick) = self.find_quick_mut(id) {
-            quick.note_left(now);
+            quick.sent = sent.min(usize::from(u16::MAX)) as u16;
+            quick.shrink(now);
         }
     }
 
@@ -149,10 +158,7 @@ impl WorkRecord {
             if let Some(took_us) = took_us {
                 quick.note(count, took_us as u32);
             }
-            if credit > 0 {
-                let is_needed = std::mem::take(&mut quick.was_short);
-                quick.open(if is_needed { credit } else { 0 });
-            }
+            quick.open(if quick.was_short { credit } else { 0 });
         }
     }
 
@@ -245,18 +251,16 @@ impl Quick {
         };
     }
 
-    /// Notes that one has left.
+    /// Notes that one has left. If that was the last that waits, it will be noted again.
     #[inline]
-    fn note_left(&mut self, now: Time) {
-        if now.since(self.since) >= WINDOW_KEPT_US {
-            self.shrink(now);
-        }
+    fn note_left(&mut self) {
         if self.sent >= self.window {
             // Those that had left were dropped.
             self.sent = 0;
         }
         self.sent += 1;
         self.peak = self.peak.max(self.sent);
+        self.was_short &= self.sent >= self.window;
     }
 
     /// Gives half of the window up that nobody has needed, for each time that it was kept so long.
@@ -317,9 +321,17 @@ mod tests {
         record.find_quick(ONE).map(|quick| quick.window)
     }
 
+    /// Has one leave; as many are outstanding as were noted.
+    fn leaves(record: &mut WorkRecord, now: Time) {
+        if record.note_left(ONE, now) {
+            let sent = record.find_quick(ONE).map_or(0, |quick| quick.sent);
+            record.review(ONE, usize::from(sent), now);
+        }
+    }
+
     /// Has so many leave at once, and be answered; if there is room for no more, another waits.
     fn round(record: &mut WorkRecord, count: u16, took_us: u64, now: Time) {
-        (0..count).for_each(|_| record.note_left(ONE, now));
+        (0..count).for_each(|_| leaves(record, now));
         if !record.has_room(ONE) {
             record.note_short(ONE);
         }
@@ -414,7 +426,7 @@ mod tests {
         let mut record = WorkRecord::default();
         note(&mut record, ONE, 3, Time(5));
         for answers in 1..=2 * WINDOW_STEP {
-            record.note_left(ONE, Time(5));
+            leaves(&mut record, Time(5));
             record.note_short(ONE);
             record.note_answered(ONE, 1, 1, Some(3));
             let grown = answers / WINDOW_STEP;
@@ -423,6 +435,33 @@ mod tests {
         // Some were as late as if they had taken long, and it is not known whether they did.
         record.note_doubt(ONE);
         assert_eq!(window(&record), Some(FIRST));
+    }
+
+    /// Two works whose answers come in turn, in one read, both count.
+    #[test]
+    fn each_answer_of_a_read_counts() {
+        let mut record = WorkRecord::default();
+        note(&mut record, ONE, 3, Time(5));
+        (0..FIRST).for_each(|_| leaves(&mut record, Time(5)));
+        record.note_short(ONE);
+        (0..FIRST).for_each(|_| record.note_answered(ONE, 1, FAR, Some(3)));
+        assert_eq!(window(&record), Some(2 * FIRST));
+        leaves(&mut record, Time(5));
+        record.note_answered(ONE, 1, FAR, Some(3));
+        assert_eq!(window(&record), Some(2 * FIRST), "nothing waits any more");
+    }
+
+    /// A link that is lost takes some with it that nobody answers.
+    #[test]
+    fn what_was_dropped_is_outstanding_for_a_second_at_most() {
+        let mut record = WorkRecord::default();
+        note(&mut record, ONE, 3, Time(5));
+        (0..FIRST).for_each(|_| leaves(&mut record, Time(5)));
+        let late = Time(5).after(WINDOW_KEPT_US);
+        record.note_answered(ONE, 1, 1, Some(3));
+        assert!(record.note_left(ONE, late), "it is to be reviewed");
+        record.review(ONE, 1, late);
+        assert_eq!(record.find_quick(ONE).map(|quick| quick.sent), Some(1));
     }
 
     #[test]
@@ -459,7 +498,7 @@ mod tests {
             round(&mut record, 220, 3, now);
         }
         assert_eq!(window(&record), Some(221), "what is needed stays");
-        record.note_left(ONE, now.after(100 * WINDOW_KEPT_US));
+        leaves(&mut record, now.after(100 * WINDOW_KEPT_US));
         assert_eq!(window(&record), Some(FIRST), "nothing was needed");
     }
 
@@ -474,10 +513,10 @@ mod tests {
         // An error says nothing of its time.
         record.note_answered(ONE, 40, 40 * FAR, None);
         assert_eq!(found(&record), expected);
-        record.note_left(ONE, Time(5).after(WINDOW_KEPT_US));
+        leaves(&mut record, Time(5).after(WINDOW_KEPT_US));
         assert_eq!(found(&record), expected, "as many were outstanding");
-        record.note_left(ONE, Time(5).after(2 * WINDOW_KEPT_US));
-        assert_eq!(window(&record), Some(34));
+        leaves(&mut record, Time(5).after(2 * WINDOW_KEPT_US));
+        assert_eq!(window(&record), Some(35));
     }
 
     /// The time that this process waits for a processor is not the server's.
@@ -496,7 +535,7 @@ mod tests {
         let room = |record: &mut WorkRecord| {
             let left = |record: &mut WorkRecord| {
                 record.has_room(ONE) && {
-                    record.note_left(ONE, Time(5));
+                    leaves(record, Time(5));
                     true
                 }
             };
@@ -511,7 +550,7 @@ mod tests {
         record.note_answered(ONE, 1024, 1024, Some(3));
         assert_eq!(room(&mut record), usize::from(FIRST));
         // Nothing is outstanding, whatever was noted: their link was lost.
-        record.note_left(ONE, Time(5));
+        leaves(&mut record, Time(5));
         assert_eq!(room(&mut record), usize::from(FIRST) - 1);
     }
 

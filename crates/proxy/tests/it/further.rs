@@ -370,3 +370,27 @@ fn a_subscriber_reads_why_no_link_can_be_made_to_a_server_that_is_up() {
         assert_eq!(stage.healths(), ["s0 ready"]);
     }
 }
+
+/// As a load balancer does that has no server.
+#[test]
+fn a_connection_that_is_accepted_and_closed_is_told_as_such() {
+    for how in [Closed::Eof, Closed::Reset] {
+        let (mut stage, link, one) = served(|pool| pool.hold_after = None);
+        let client = stage.client();
+        stage.says(client, "SUBSCRIBE c\r\n");
+        stage.end_turn();
+        let further = stage.establishes_with(HELLO);
+        stage.passes(SECOND / 100);
+        serves(&mut stage, link, one);
+        stage.closes(further, how);
+        let words = "closed the connection before it answered";
+        assert_eq!(stage.received(client), format!("-ERR s0: {words}\r\n"));
+        // Without another link, the server is down.
+        stage.closes(link, Closed::Eof);
+        stage.says(one, "GET a\r\n");
+        stage.end_turn();
+        let last = stage.establishes_with(HELLO);
+        stage.closes(last, how);
+        assert_eq!(stage.received(one), format!("-ERR s0: {words}\r\n"));
+    }
+}

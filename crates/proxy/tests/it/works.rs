@@ -89,6 +89,7 @@ fn trust(stage: &mut Stage, link: ConnId, client: ConnId, (took, most): (u64, us
     }
     while waits > 0 {
         let left = asked(stage, link);
+        stage.passes(took * left as u64);
         stage.says(link, &":1\r\n".repeat(left));
         waits -= left;
     }

@@ -39,11 +39,11 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// It may have room again if nobody has tried for a while.
+    /// There may be room again if nobody has tried for a while.
     fn words(&self, ago: Duration) -> String {
         let tried = match ago.as_secs() {
             0 | 1 => String::new(),
-            ago => format!(" when it was last tried, {ago} s ago"),
+            ago => format!(", as last said {ago} s ago"),
         };
         format!("no further connection{tried}: {}", self.why)
     }
@@ -189,5 +189,18 @@ impl Master {
     pub(super) fn ejected_servers(&self) -> Vec<String> {
         let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
         names.map(|(_, name)| name.to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_nobody_has_met_for_a_while_has_its_age() {
+        let refusal = Refusal { why: "it is full".to_string(), at: Instant::now() };
+        let words = |ago| refusal.words(Duration::from_secs(ago));
+        assert_eq!(words(1), "no further connection: it is full");
+        assert_eq!(words(7), "no further connection, as last said 7 s ago: it is full");
     }
 }
