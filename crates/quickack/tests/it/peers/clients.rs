@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use testkit::process::{Memcached, Quickack};
+use testkit::process::{Memcached, Quickack, wait_until};
 
 use super::{field, peer_script, root, run};
+use crate::harness;
 use crate::logins::private;
 
 /// Runs a client's script with memcached itself, and then with four of them through quickack.
@@ -219,6 +220,8 @@ fn php_memcached_that_sets_its_options_again_opens_no_connection_to_a_server() {
     // Every worker makes its link before the count begins; otherwise the first client of a worker
     // would make it.
     let (memcacheds, quickack) = field(1, &["preconnect: on"]);
+    let workers = harness::stats(&quickack)["workers"].as_array().map_or(0, Vec::len) as u64;
+    wait_until("each worker has its link", || harness::total(&quickack, "links") == workers);
     let ours = reconnects(quickack.address().port(), memcacheds[0].address.port());
     assert!(ours.iter().all(|(_, count)| *count == 0), "{ours:?}");
 }
