@@ -68,31 +68,22 @@ pub struct Row {
 
 /// Every fault, in the order of the enum.
 pub static FAULTS: &[Row] = &[
-    row(
+    attempt(
         Fault::ConnectFailed,
-        Blame::Server,
         "connect failed",
-        "connect failed",
-        Some(ServerCounter::ConnectFailed),
         "nothing was sent; unless other connections answer, the server is down until a probe \
          succeeds",
     ),
-    row(
+    attempt(
         Fault::ConnectClosed,
-        Blame::Server,
         "closed the connection before it answered",
-        "closed the connection before it answered",
-        Some(ServerCounter::ConnectFailed),
         "nothing was sent; unless other connections answer, the server is down until a probe \
          succeeds. What accepted the connection and then closed or reset it may be a load \
          balancer without a server, or a port for TLS",
     ),
-    row(
+    attempt(
         Fault::ConnectTimeout,
-        Blame::Server,
         "connect timed out",
-        "connect timed out",
-        Some(ServerCounter::ConnectFailed),
         "nothing was sent; unless other connections answer, the server is down until a probe \
          succeeds",
     ),
@@ -260,12 +251,9 @@ pub static FAULTS: &[Row] = &[
         "the error names tenant and limit; refused unsent. The client may try again when another \
          client of the tenant has given up its own",
     ),
-    row(
+    attempt(
         Fault::Refused,
-        Blame::Server,
         "takes no further connection, not sent",
-        "takes no further connection, not sent",
-        Some(ServerCounter::ConnectFailed),
         "the error has the server's own words; refused unsent. The connections that are there \
          serve on, and another attempt is made after a pause",
     ),
@@ -315,6 +303,11 @@ impl Fault {
 const fn further(fault: Fault, words: &'static str) -> Row {
     let action = "refused unsent. The connections that are there serve on, and another attempt is \
                   made after a pause";
+    attempt(fault, words, action)
+}
+
+/// Makes the entry of a fault of an attempt to connect.
+const fn attempt(fault: Fault, words: &'static str, action: &'static str) -> Row {
     row(fault, Blame::Server, words, words, Some(ServerCounter::ConnectFailed), action)
 }
 

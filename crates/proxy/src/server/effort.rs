@@ -226,6 +226,7 @@ impl Servers {
     }
 
     /// As `has_room_for`, for one that is to leave now.
+    #[inline]
     fn has_place(&mut self, id: ConnId, effort: Effort) -> bool {
         let has_room = self.has_room_for(id, effort);
         if !has_room {

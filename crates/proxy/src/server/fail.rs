@@ -256,7 +256,9 @@ impl Servers {
             _ if was_up => Fault::LinkLost,
             _ if !base.server(link.at).plan.has_address => Fault::Unresolved,
             Closed::Own => Fault::Unable,
-            Closed::Eof | Closed::Reset if link.is_established() => Fault::ConnectClosed,
+            Closed::Eof | Closed::Reset if matches!(link.state, State::Handshake(_)) => {
+                Fault::ConnectClosed
+            }
             Closed::Eof | Closed::Reset | Closed::Unmade(_) => Fault::ConnectFailed,
         };
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];

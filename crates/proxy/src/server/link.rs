@@ -231,11 +231,6 @@ impl Link {
         matches!(self.state, State::Up(_))
     }
 
-    /// Whether something has accepted the connection: the server, or what stands before it.
-    pub(super) fn is_established(&self) -> bool {
-        !matches!(self.state, State::Connecting)
-    }
-
     /// Returns when its server answered the handshake, if it has.
     pub(super) fn up_since(&self) -> Option<Time> {
         match self.state {

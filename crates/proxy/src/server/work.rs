@@ -39,7 +39,7 @@ struct Quick {
     window: u16,
     /// One had to wait for the others, so the window grows.
     was_short: bool,
-    /// What quick answers have added towards the next place of the window.
+    /// The part of the next place of the window that quick answers have added, in `WINDOW_STEP`ths.
     credit: u32,
     /// The most that were outstanding since then.
     peak: u16,
@@ -251,7 +251,7 @@ impl Quick {
         };
     }
 
-    /// Notes that one has left. If that was the last that waits, it will be noted again.
+    /// Notes that one has left. While there is room for another, nothing waits.
     #[inline]
     fn note_left(&mut self) {
         if self.sent >= self.window {
@@ -309,7 +309,7 @@ mod tests {
     const OTHER: WorkId = WorkId(2);
 
     const FIRST: u16 = 4;
-    /// What an answer adds on a way so long that it makes room for one.
+    /// The credit of an answer on a way so long that it makes room for one.
     const FAR: u32 = WINDOW_STEP;
 
     fn note(record: &mut WorkRecord, id: WorkId, took_us: u64, now: Time) {

@@ -82,8 +82,7 @@ impl Health {
     pub fn refusal(&self, server: u32) -> Option<String> {
         let refusal = self.refusals.get(&server)?;
         let ago = refusal.at.elapsed();
-        let lasts = ago < REFUSAL_LASTS;
-        lasts.then(|| refusal.words(ago))
+        (ago < REFUSAL_LASTS).then(|| refusal.words(ago))
     }
 
     /// Why servers failed last, by their ids.

@@ -30,7 +30,7 @@ fn of_work_that_nobody_has_measured_four_are_outstanding_at_a_redis() {
     }
 }
 
-/// What was quick a hundred times says little of a hundred at once, each of which may take long.
+/// A hundred quick ones say little of a hundred at once, each of which may take long.
 #[test]
 fn of_a_script_that_was_quick_some_hundred_times_few_are_outstanding_at_a_redis() {
     const QUICK: usize = 100;
