@@ -6,7 +6,7 @@ use std::rc::Rc;
 use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::tenants::plan::{TenantPlan, TenantRules};
-use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
+use proxy::{Action, Block, ConnId, Proxy, Side, Slices, Time};
 use testkit::wire::resp;
 
 use crate::Shown;
@@ -183,7 +183,7 @@ fn play(is_redis: bool, seed: u64, input: &[u8]) -> Vec<u8> {
     settle(&mut proxy, &mut links, is_redis, now);
     let client = proxy.handle_accept(POOL, now).expect("there is room");
     let mut reached = Vec::new();
-    let block = Rc::new(input.to_vec());
+    let block: Rc<Block> = Rc::new(input.to_vec().into());
     if !block.is_empty() {
         proxy.handle_received(client, &block, block.len(), now);
     }
@@ -207,7 +207,7 @@ fn settle(proxy: &mut Proxy, links: &mut Vec<ConnId>, is_redis: bool, now: Time)
         let hello = take(proxy, link, now);
         assert!(!hello.is_empty(), "a link begins with a handshake");
         let answer = if is_redis { WELCOME } else { &b"VERSION 1.6.18\r\n"[..] };
-        let block = Rc::new(answer.to_vec());
+        let block: Rc<Block> = Rc::new(answer.to_vec().into());
         proxy.handle_received(link, &block, block.len(), now);
     }
 }

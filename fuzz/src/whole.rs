@@ -180,7 +180,7 @@ impl<'a> Scene<'a> {
             }
             let mut block = part.to_vec();
             block.resize(part.len() + self.dice.below(64), b'!');
-            self.proxy.handle_received(id, &Rc::new(block), part.len(), self.now);
+            self.proxy.handle_received(id, &Rc::new(block.into()), part.len(), self.now);
             self.carry_out();
         }
     }

@@ -2,6 +2,7 @@
 //! the memory account, limits and timers. Nothing here knows of a client or a link.
 
 pub mod access;
+pub(crate) mod block;
 pub(crate) mod buffer;
 pub(crate) mod busy;
 pub(crate) mod conn_key;

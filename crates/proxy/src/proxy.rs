@@ -32,6 +32,7 @@ use std::rc::Rc;
 use metrics::{PoolCounter, WorkerCounter, WorkerMetrics};
 use proto::{Endpoints, Told};
 
+use crate::base::block::Block;
 use crate::base::buffer::{Slices, Source};
 use crate::base::id::{ConnId, Side};
 use crate::base::plan::Plan;
@@ -90,7 +91,7 @@ impl Proxy {
     }
 
     /// Takes `block[..len]`, read from a connection. Large values are kept by cloning the `Rc`.
-    pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
+    pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Block>, len: usize, now: Time) {
         assert!(len > 0, "an empty read is `handle_closed`");
         self.base.note_change(now);
         let source = Source::block(block, len);

@@ -197,7 +197,12 @@ impl<'a> Scene<'a> {
             let is_there = self.links.contains_key(&id)
                 || self.clients.iter().any(|client| client.id == id && !client.paused);
             if is_there {
-                self.proxy.handle_received(id, &Rc::new(part.to_vec()), part.len(), self.now);
+                self.proxy.handle_received(
+                    id,
+                    &Rc::new(part.to_vec().into()),
+                    part.len(),
+                    self.now,
+                );
                 self.carry_out();
             }
         }

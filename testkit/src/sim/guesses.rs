@@ -157,7 +157,7 @@ impl Scene {
             text += &format!("AUTH {} {password}\r\n", client.role.name);
             client.tries.push_back(Try { is_right, since: self.now });
         }
-        let block = Rc::new(text.into_bytes());
+        let block = Rc::new(text.into_bytes().into());
         self.workers[client.worker].handle_received(client.id, &block, block.len(), self.now);
     }
 

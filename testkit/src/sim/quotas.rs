@@ -226,7 +226,7 @@ impl Scene {
 
     fn says(&mut self, at: usize, text: &str) {
         let Client { worker, id, .. } = self.clients[at];
-        let block = Rc::new(text.as_bytes().to_vec());
+        let block = Rc::new(text.as_bytes().to_vec().into());
         self.workers[worker].proxy.handle_received(id, &block, block.len(), self.now);
     }
 
@@ -344,7 +344,7 @@ impl Scene {
             self.workers[at].links.insert(link, input);
             if !out.is_empty() {
                 is_served = true;
-                let block = Rc::new(out);
+                let block = Rc::new(out.into());
                 self.workers[at].proxy.handle_received(link, &block, block.len(), self.now);
             }
         }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::{Plan, PoolPlan, ServerPlan, Timeouts};
-use proxy::{ConnId, Proxy, Time};
+use proxy::{Block, ConnId, Proxy, Time};
 use shard::Distribution;
 
 use super::client::Client;
@@ -57,7 +57,7 @@ pub struct World {
     /// Connections whose pending ACK the proxy wanted flushed since the list was cleared.
     pub flushed: Vec<ConnId>,
     /// The block that reads fill, as in the program.
-    pub block: Rc<Vec<u8>>,
+    pub block: Rc<Block>,
     pub clients_ever: u32,
     /// The event by which faults were over: later ones cannot explain an error.
     pub over: u64,
@@ -220,7 +220,7 @@ impl World {
             inflight_limits: BTreeMap::new(),
             turn_age: 0,
             flushed: Vec::new(),
-            block: Rc::new(vec![0; BLOCK_LEN]),
+            block: Rc::new(vec![0; BLOCK_LEN].into()),
             clients_ever: 0,
             over: u64::MAX,
             is_calm: false,
@@ -375,7 +375,7 @@ impl World {
             None => {
                 let mut block = vec![0; BLOCK_LEN];
                 block[..bytes.len()].copy_from_slice(bytes);
-                self.block = Rc::new(block);
+                self.block = Rc::new(block.into());
             }
         }
     }

@@ -11,18 +11,19 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::rc::Rc;
 
+use super::block::Block;
 use super::limits;
 
 /// A part of a block that a read has filled. A slice keeps its block alive.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
-    block: Rc<Vec<u8>>,
+    block: Rc<Block>,
     start: usize,
     end: usize,
 }
 
 impl Slice {
-    pub(crate) fn new(block: &Rc<Vec<u8>>, start: usize, end: usize) -> Slice {
+    pub(crate) fn new(block: &Rc<Block>, start: usize, end: usize) -> Slice {
         assert!(start <= end && end <= block.len());
         Slice { block: Rc::clone(block), start, end }
     }
@@ -48,11 +49,11 @@ impl Slice {
 pub(crate) struct Source<'a> {
     pub(crate) bytes: &'a [u8],
     /// The block, and the offset of `bytes` in it.
-    block: Option<(&'a Rc<Vec<u8>>, usize)>,
+    block: Option<(&'a Rc<Block>, usize)>,
 }
 
 impl<'a> Source<'a> {
-    pub(crate) fn block(block: &'a Rc<Vec<u8>>, len: usize) -> Source<'a> {
+    pub(crate) fn block(block: &'a Rc<Block>, len: usize) -> Source<'a> {
         Source { bytes: &block[..len], block: Some((block, 0)) }
     }
 
@@ -237,7 +238,7 @@ impl Outbox {
 
     /// As `append`, without copying: the other's copied bytes become a block of their own.
     fn take_over(&mut self, other: &mut Outbox) {
-        let block = Rc::new(std::mem::take(&mut other.bytes));
+        let block = Rc::new(Block::from(std::mem::take(&mut other.bytes)));
         let mut from = other.gone;
         let end = Some(block.len());
         let shared = std::mem::take(&mut other.shared);

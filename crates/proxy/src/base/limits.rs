@@ -240,8 +240,13 @@ pub const SPARES_BYTES_MAX: usize = 1024 * 1024;
 /// As `REFERENCE_MIN`, for bytes that may have to wait: a quarter of a block, since a reference
 /// pins all of it.
 pub const KEEP_REFERENCE_MIN: usize = BLOCK / 4;
-/// Bytes of the blocks that the program reads into.
-pub const BLOCK: usize = 64 * 1024;
+/// Bytes of the blocks that the program reads into. With the 16 that the allocator adds, they use
+/// whole pages, and are mapped by themselves (`sys::heap`).
+pub const BLOCK: usize = 64 * 1024 - 16;
+/// Blocks that nothing refers to, kept for the next reads.
+pub const SPARE_BLOCKS_MAX: usize = 32;
+/// Of more, at least and at most so many are given back in a turn. The kernel takes 4 us for each.
+pub const BLOCKS_FREED_PER_TURN: [usize; 2] = [64, 256];
 /// A value longer than one block comes in several reads and is streamed to its client.
 pub const STREAM_MIN: usize = BLOCK;
 /// Unsent bytes from which on further bytes will have to wait.
@@ -390,9 +395,9 @@ mod tests {
             (TOPICS_LEN_MAX, 1_048_576),
             (SUBSCRIBER_OUTBOX_MAX, 33_554_432),
             (SPARES_BYTES_MAX, 1_048_576),
-            (KEEP_REFERENCE_MIN, 16_384),
-            (BLOCK, 65_536),
-            (STREAM_MIN, 65_536),
+            (KEEP_REFERENCE_MIN, 16_380),
+            (BLOCK, 65_520),
+            (STREAM_MIN, 65_520),
             (BACKLOG_MIN, 65_536),
             (SPARES_REST_MAX, 262_144),
             (BUFFER_KEEP_MAX, 16_384),
@@ -407,7 +412,7 @@ mod tests {
         let limits = Limits::default();
         assert_eq!((limits.pipeline, limits.client_outbox), (4_096, 1_048_576));
         assert_eq!((limits.link_queue, limits.link_outbox), (65_536, 67_108_864));
-        assert_eq!((limits.request_head, limits.stream_min), (33_554_432, 65_536));
+        assert_eq!((limits.request_head, limits.stream_min), (33_554_432, 65_520));
         assert_eq!((limits.turn_work, limits.large_min), (512, 1_048_576));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::rc::{Rc, Weak};
 
+use super::block::Block;
 use super::limits::{self, Limits};
 use crate::Event;
 
@@ -11,7 +12,7 @@ pub(crate) struct Memory {
     pub(crate) max: usize,
     /// Large blocks that parts of requests refer to. Each is held until the last of them is sent,
     /// on whatever link.
-    blocks: Vec<Block>,
+    blocks: Vec<Kept>,
     /// Whether the log says that little is left.
     is_told: bool,
     /// Blocks that nothing refers to any more, and that are given back little by little.
@@ -22,16 +23,16 @@ pub(crate) struct Memory {
     pub(crate) in_blocks: usize,
 }
 
-struct Block {
-    bytes: Rc<Vec<u8>>,
+struct Kept {
+    block: Rc<Block>,
     /// It marks the block, for the slices of it.
-    mark: Weak<Vec<u8>>,
+    mark: Weak<Block>,
 }
 
-impl Block {
+impl Kept {
     /// Whether nothing refers to it any more.
     fn is_free(&self) -> bool {
-        Rc::strong_count(&self.bytes) == 1
+        Rc::strong_count(&self.block) == 1
     }
 }
 
@@ -43,20 +44,20 @@ impl Memory {
 
     /// Accounts a block by itself, whoever refers to it. `mark` is older than any slice of it, so
     /// that no slice is counted where it lies.
-    pub(crate) fn keep_block(&mut self, block: &Rc<Vec<u8>>, mark: Weak<Vec<u8>>) {
+    pub(crate) fn keep_block(&mut self, block: &Rc<Block>, mark: Weak<Block>) {
         self.used += block.len();
         self.in_blocks += block.len();
-        self.blocks.push(Block { bytes: Rc::clone(block), mark });
+        self.blocks.push(Kept { block: Rc::clone(block), mark });
     }
 
     /// Gives back a part of the blocks that nothing refers to any more. The kernel takes 60 us for
     /// each MiB, and the clients wait meanwhile.
     #[cold]
     fn free_some(&mut self) {
-        for Block { bytes, mark } in self.blocks.extract_if(.., |block| block.is_free()) {
+        for Kept { block, mark } in self.blocks.extract_if(.., |block| block.is_free()) {
             drop(mark);
-            self.freeing += bytes.len();
-            self.freed.extend(Rc::into_inner(bytes));
+            self.freeing += block.len();
+            self.freed.extend(Rc::into_inner(block).map(Block::into_bytes));
         }
         // Clients may write as fast as this gives back, and what is held is to stay in the limit.
         let excess = self.used.saturating_sub(self.max);
@@ -97,7 +98,7 @@ impl Memory {
 
     /// Whether there is more to give back.
     pub(crate) fn is_freeing(&self) -> bool {
-        !self.freed.is_empty() || self.blocks.iter().any(Block::is_free)
+        !self.freed.is_empty() || self.blocks.iter().any(Kept::is_free)
     }
 
     /// Returns how much is held by somebody: what is being given back is not.
@@ -209,7 +210,7 @@ mod tests {
     #[test]
     fn a_block_is_given_back_in_parts_once_nothing_refers_to_it() {
         let mut memory = Memory::new(100 * MIB);
-        let block = Rc::new(vec![0; 9 * MIB]);
+        let block = Rc::new(Block::from(vec![0; 9 * MIB]));
         memory.keep_block(&block, Rc::downgrade(&block));
         memory.end_turn();
         assert_eq!((memory.used, memory.is_freeing()), (9 * MIB, false), "it is referred to");

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use proto::{Protocol, Quiet, Request, Shown, WorkId};
 
+use super::block::Block;
 use super::buffer::{Outbox, Source};
 use super::id::ConnId;
 use super::limits;
@@ -261,7 +262,7 @@ impl<'a> Data<'a> {
     #[cold]
     pub(crate) fn large_head(
         incoming: &Incoming<'_>,
-        (block, at): (&'a Rc<Vec<u8>>, usize),
+        (block, at): (&'a Rc<Block>, usize),
     ) -> Option<Data<'a>> {
         let Incoming { asks, request, head } = *incoming;
         let is_most = head.len() > limits::BLOCK && head.len() > (block.len() - at) / 2;

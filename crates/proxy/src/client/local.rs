@@ -12,6 +12,7 @@ use super::inquire::row_of;
 use super::leave::Departure;
 use super::session::Client;
 use crate::Action;
+use crate::base::block::Block;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
@@ -22,7 +23,7 @@ pub(super) struct Text {
     protocol: &'static str,
     command: u16,
     proto_version: u8,
-    block: Rc<Vec<u8>>,
+    block: Rc<Block>,
 }
 
 impl Clients {
@@ -101,7 +102,7 @@ impl Clients {
         if !self.take_session(base, id, session) {
             self.answer(base, id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
         } else if is_constant {
-            let block = Rc::new(words.clone());
+            let block = Rc::new(Block::from(words.clone()));
             self.answer_encoded(base, id, &request, Source::block(&block, block.len()));
             self.texts.push(Text { protocol, command, proto_version, block });
         } else if !is_silenced {
@@ -282,7 +283,7 @@ fn pause(base: &Base, client: &Client, turn: AfterLocal) {
 }
 
 /// Returns the answer to this command, if it is one that never changes and has been rendered.
-fn find_text(texts: &[Text], client: &Client, command: u16) -> Option<Rc<Vec<u8>>> {
+fn find_text(texts: &[Text], client: &Client, command: u16) -> Option<Rc<Block>> {
     let (protocol, key) = (client.protocol.name(), client.session.conn_key.proto_version);
     let is_it = |text: &&Text| {
         (text.command, text.proto_version, text.protocol) == (command, key, protocol)

@@ -6,6 +6,7 @@ use metrics::{PoolCounter, ServerCounter};
 use proto::{Answer, Ask, Class, Place, Quiet, Reach, Work};
 
 use super::{Proxy, class};
+use crate::base::block::Block;
 use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -49,11 +50,11 @@ impl Proxy {
             let used = self.read(id, Source::plain(&kept), None);
             return self.clients.return_kept(&mut self.base, id, kept, used);
         }
-        let block = Rc::new(kept);
+        let block = Rc::new(Block::from(kept));
         let weak = Rc::downgrade(&block);
         let used = self.read(id, Source::plain(&block), Some(&block));
         match Rc::try_unwrap(block) {
-            Ok(kept) => self.clients.return_kept(&mut self.base, id, kept, used),
+            Ok(block) => self.clients.return_kept(&mut self.base, id, block.into_bytes(), used),
             // Links have a request now, by reference.
             Err(block) => {
                 self.base.memory.keep_block(&block, weak);
@@ -64,7 +65,7 @@ impl Proxy {
 
     /// Reads as many requests as there are; returns how many bytes they took. `block` holds the
     /// same bytes, if a large request among them may be kept by reference.
-    fn read(&mut self, id: ConnId, source: Source<'_>, block: Option<&Rc<Vec<u8>>>) -> usize {
+    fn read(&mut self, id: ConnId, source: Source<'_>, block: Option<&Rc<Block>>) -> usize {
         let len = source.bytes.len();
         let mut frame = None;
         let mut at = 0;
@@ -114,7 +115,7 @@ impl Proxy {
         &mut self,
         frame: &mut Frame,
         rest: Source<'_>,
-        block: Option<(&Rc<Vec<u8>>, usize)>,
+        block: Option<(&Rc<Block>, usize)>,
     ) -> usize {
         if frame.asks.tenant != NOBODY
             && let Some(used) = self.clients.judge(&mut self.base, frame, rest.bytes)

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use proto::{Class, Local};
 
 use super::Proxy;
+use crate::base::block::Block;
 use crate::base::buffer::Source;
 use crate::client::Frame;
 
@@ -38,7 +39,7 @@ impl Proxy {
         frame: &mut Frame,
         rest: Source<'_>,
         is_queued: bool,
-        block: Option<(&Rc<Vec<u8>>, usize)>,
+        block: Option<(&Rc<Block>, usize)>,
     ) -> usize {
         if self.hold(frame) {
             return 0;

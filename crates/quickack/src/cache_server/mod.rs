@@ -29,7 +29,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use proxy::{Action, Closed, ConnId, Side, Slices, Time};
+use proxy::{Action, Block, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
 use crate::event::{Listener, Loop, NoControl, Service, Sessions};
@@ -159,7 +159,7 @@ impl Service for CacheServer {
         Ok(id)
     }
 
-    fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
+    fn handle_received(&mut self, conn: ConnId, block: &Rc<Block>, len: usize, now: Time) {
         self.executor.counters.bytes_read += len as u64;
         // Bytes after `quit` are ignored, even in the same segment.
         if self.sessions.find(conn).is_some_and(|session| !session.is_leaving) {

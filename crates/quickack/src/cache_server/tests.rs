@@ -26,7 +26,12 @@ impl World {
     fn send(&mut self, bytes: &[u8]) {
         for block in bytes.chunks(64 * 1024) {
             let len = block.len();
-            self.server.handle_received(self.client, &Rc::new(block.to_vec()), len, self.now);
+            self.server.handle_received(
+                self.client,
+                &Rc::new(block.to_vec().into()),
+                len,
+                self.now,
+            );
             self.act();
         }
     }

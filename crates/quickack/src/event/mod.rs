@@ -378,6 +378,7 @@ impl<'m> Loop<'m> {
         {
             sys::heap::trim();
         }
+        self.blocks.give_back();
         if !self.queries.is_empty() && self.control.has_room() {
             self.answer_queries();
         }
@@ -404,7 +405,7 @@ impl<'m> Loop<'m> {
             }
         }
         let is_ready = self.acceptor.has_ready() || self.service.wants_turn();
-        if is_ready || self.heap_trim.is_running() {
+        if is_ready || self.heap_trim.is_running() || self.blocks.has_surplus() {
             return Some(AT_ONCE);
         }
         let due = [

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use proto::{Endpoints, Told};
 use proxy::plan::Plan;
-use proxy::{Action, ClientView, Closed, ConnId, Look, Passed, Proxy, Side, Slices, Time};
+use proxy::{Action, Block, ClientView, Closed, ConnId, Look, Passed, Proxy, Side, Slices, Time};
 
 /// The contract of `proxy::Proxy`, for other values that are driven the same way.
 pub trait Service {
@@ -14,7 +14,7 @@ pub trait Service {
     fn handle_begun(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         self.handle_accept(pool, now)
     }
-    fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time);
+    fn handle_received(&mut self, conn: ConnId, block: &Rc<Block>, len: usize, now: Time);
     fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time);
     fn handle_connected(&mut self, link: ConnId, now: Time);
     fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time);
@@ -102,7 +102,7 @@ impl Service for Proxy {
         Proxy::handle_begun(self, pool, now)
     }
 
-    fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
+    fn handle_received(&mut self, conn: ConnId, block: &Rc<Block>, len: usize, now: Time) {
         Proxy::handle_received(self, conn, block, len, now);
     }
 

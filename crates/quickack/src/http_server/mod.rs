@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::{Connection, Method, Response, Stage, Status};
-use proxy::{Action, Closed, ConnId, Side, Slices, Time};
+use proxy::{Action, Block, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
 use crate::error::Error;
@@ -215,7 +215,7 @@ impl Service for HttpServer {
         Ok(self.clients.insert(client))
     }
 
-    fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
+    fn handle_received(&mut self, conn: ConnId, block: &Rc<Block>, len: usize, now: Time) {
         if let Some(client) = self.clients.find_mut(conn) {
             client.connection.receive(&block[..len], now.0);
         }

@@ -29,7 +29,7 @@ fn server() -> HttpServer {
 impl HttpServer {
     fn ask(&mut self, id: ConnId, path: &str, now: u64) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
-        let block = Rc::new(request.into_bytes());
+        let block: Rc<Block> = Rc::new(request.into_bytes().into());
         self.handle_received(id, &block, block.len(), Time(now));
     }
 
@@ -120,7 +120,7 @@ fn who_keeps_a_place_without_using_it_gives_way() {
     let mut server = server();
     let ids: Vec<ConnId> =
         (0..CLIENTS_MAX as u64).map(|n| server.handle_accept(0, Time(n)).unwrap()).collect();
-    let half = Rc::new(b"GET /".to_vec());
+    let half: Rc<Block> = Rc::new(b"GET /".to_vec().into());
     for id in &ids {
         server.handle_received(*id, &half, half.len(), Time(100));
     }
@@ -132,7 +132,7 @@ fn who_keeps_a_place_without_using_it_gives_way() {
     let newcomers = [(); 3].map(|()| server.handle_accept(0, Time(late)).unwrap());
     assert_eq!(server.closed(), &ids[..3]);
     for id in &ids[3..] {
-        let rest = Rc::new(b" HTTP/1.1\r\nHost: x\r\n\r\n".to_vec());
+        let rest: Rc<Block> = Rc::new(b" HTTP/1.1\r\nHost: x\r\n\r\n".to_vec().into());
         server.handle_received(*id, &rest, rest.len(), Time(late));
         assert!(server.read(*id, late).starts_with("HTTP/1.1 200 "));
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
-use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
+use proxy::{Action, Block, ConnId, Proxy, Side, Slices, Time};
 use testkit::wire::binary::Packet;
 
 /// A proxy, its clients, and one server that answers each request with its share of `REPLIES`.
@@ -14,7 +14,7 @@ struct Field {
     proxy: Proxy,
     clients: Vec<ConnId>,
     link: Option<ConnId>,
-    block: Rc<Vec<u8>>,
+    block: Rc<Block>,
     now: Time,
     redis: bool,
 }
@@ -32,7 +32,7 @@ impl Field {
         let mut proxy = Proxy::new(plan, 7, now, metrics);
         let clients: Vec<ConnId> =
             (0..10).map(|_| proxy.handle_accept(row, now).expect("there is room")).collect();
-        Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024]), now, redis }
+        Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024].into()), now, redis }
     }
 
     /// Passes bytes on as the event loop does: from one block, reused if nothing holds it.

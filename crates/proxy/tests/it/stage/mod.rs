@@ -173,7 +173,7 @@ impl Stage {
 
     pub fn says_bytes(&mut self, conn: ConnId, bytes: &[u8]) {
         if !bytes.is_empty() {
-            let block = Rc::new(bytes.to_vec());
+            let block = Rc::new(bytes.to_vec().into());
             self.proxy.handle_received(conn, &block, bytes.len(), self.now);
         }
         self.settle();
