@@ -39,7 +39,7 @@ use std::borrow::Cow;
 
 use proto::{Inquiry, Session};
 
-pub use base::block::{Block, Spares};
+pub use base::block::{Block, BlockPool};
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
 pub use base::{

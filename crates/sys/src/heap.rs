@@ -3,10 +3,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Buffers of this length, with the 16 bytes that the allocator adds, are mapped by themselves.
-/// What sockets are read into is that long (`proxy::limits::BLOCK`): in the heap, blocks that are
-/// free between others would be of no use to a long buffer. Beyond 65,536 of them they lie in the
-/// heap.
+/// Buffers of this length, with the 16 bytes that the allocator adds, are mapped by themselves. The
+/// blocks that sockets are read into are that long (`proxy::limits::BLOCK`): in the heap, those
+/// that are free between others would be of no use to a long buffer. Beyond 65,536 of them they lie
+/// in the heap.
 #[cfg(target_env = "gnu")]
 const MAPPED_MIN: libc::c_int = 64 * 1024;
 

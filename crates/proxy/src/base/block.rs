@@ -1,5 +1,5 @@
-//! Blocks: bytes that slices refer to. The program reads into blocks of one length. As soon as
-//! nothing refers to one any more, it is there for the next read.
+//! Blocks: bytes that slices refer to. Sockets are read into blocks of one length, which come from
+//! a pool and go back to it as soon as nothing refers to them.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -11,51 +11,30 @@ use super::limits;
 #[derive(Debug)]
 pub struct Block {
     bytes: Vec<u8>,
-    /// What they go back to.
-    spares: Option<Rc<Spares>>,
+    /// The list of its pool. A block of another origin has none.
+    free: Option<Rc<FreeBlocks>>,
 }
 
-/// Blocks that nothing refers to, for the next reads. They are mapped one by one, and a client that
-/// leaves may have thousands, so those that are too many go back to the system a part at a time.
+/// The blocks of a pool that nothing refers to, the one that was freed last at the end.
 #[derive(Debug, Default)]
-pub struct Spares(RefCell<Vec<Vec<u8>>>);
-
-impl Spares {
-    /// Gives back a part of those that are too many.
-    pub fn give_back(&self) {
-        let mut spares = self.0.borrow_mut();
-        let surplus = spares.len().saturating_sub(limits::SPARE_BLOCKS_MAX);
-        if surplus > 0 {
-            let [least, most] = limits::BLOCKS_FREED_PER_TURN;
-            let part = (surplus / BLOCKS_FREED_PART).clamp(least, most);
-            // Those at the end were used last, and may be in the processor's cache.
-            spares.drain(..part.min(surplus));
-        }
-    }
-
-    /// Whether there are too many.
-    pub fn has_surplus(&self) -> bool {
-        self.0.borrow().len() > limits::SPARE_BLOCKS_MAX
-    }
-}
+struct FreeBlocks(RefCell<Vec<Vec<u8>>>);
 
 impl Block {
-    /// Returns a block to be read into, the one that was free last where there is one.
-    pub fn take(spares: &Rc<Spares>) -> Block {
-        let spare = spares.0.borrow_mut().pop();
-        let bytes = spare.unwrap_or_else(|| vec![0; limits::BLOCK]);
-        Block { bytes, spares: Some(Rc::clone(spares)) }
+    fn take(free: &Rc<FreeBlocks>) -> Block {
+        let last = free.0.borrow_mut().pop();
+        let bytes = last.unwrap_or_else(|| vec![0; limits::BLOCK]);
+        Block { bytes, free: Some(Rc::clone(free)) }
     }
 
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
-        self.spares = None;
+        self.free = None;
         std::mem::take(&mut self.bytes)
     }
 }
 
 impl From<Vec<u8>> for Block {
     fn from(bytes: Vec<u8>) -> Block {
-        Block { bytes, spares: None }
+        Block { bytes, free: None }
     }
 }
 
@@ -75,53 +54,118 @@ impl DerefMut for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(spares) = &self.spares {
-            spares.0.borrow_mut().push(std::mem::take(&mut self.bytes));
+        if let Some(free) = &self.free {
+            free.0.borrow_mut().push(std::mem::take(&mut self.bytes));
         }
     }
 }
 
-/// Of many that are too many, this part goes back in one turn.
-const BLOCKS_FREED_PART: usize = 16;
+/// The block that sockets are read into, and those to come. While a part of a block is referred to,
+/// another takes its place. They are mapped one by one, and a client that leaves may have had
+/// thousands, so those that are too many go back to the system a part at a time.
+pub struct BlockPool {
+    current: Rc<Block>,
+    free: Rc<FreeBlocks>,
+}
+
+impl Default for BlockPool {
+    fn default() -> BlockPool {
+        let free = Rc::default();
+        BlockPool { current: Rc::new(Block::take(&free)), free }
+    }
+}
+
+impl BlockPool {
+    /// A block that nothing refers to, to be read into.
+    pub fn writable(&mut self) -> &mut [u8] {
+        if Rc::strong_count(&self.current) > 1 {
+            self.current = Rc::new(Block::take(&self.free));
+        }
+        Rc::get_mut(&mut self.current).expect("nothing else refers to it")
+    }
+
+    /// The block that was last read into.
+    pub fn current(&self) -> &Rc<Block> {
+        &self.current
+    }
+
+    /// Gives back a part of those that are too many.
+    pub fn give_back(&self) {
+        let mut free = self.free.0.borrow_mut();
+        let surplus = free.len().saturating_sub(limits::FREE_BLOCKS_MAX);
+        if surplus > 0 {
+            let part = (surplus / FREED_PART).clamp(FREED_LEAST, FREED_MOST);
+            // Those at the end were used last, and may be in the processor's cache.
+            free.drain(..part.min(surplus));
+        }
+    }
+
+    /// Whether there are too many: the next turn is to begin at once.
+    pub fn has_surplus(&self) -> bool {
+        self.free.0.borrow().len() > limits::FREE_BLOCKS_MAX
+    }
+}
+
+/// Of many that are too many, this part goes back in one turn, …
+const FREED_PART: usize = 16;
+/// … but no fewer than these, …
+const FREED_LEAST: usize = limits::FREED_PER_TURN / limits::BLOCK;
+/// … and no more than these.
+const FREED_MOST: usize = limits::FREED_ABOVE_LIMIT / limits::BLOCK;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_block_that_is_held_is_left_alone_and_comes_back_when_it_is_not() {
+        let mut pool = BlockPool::default();
+        let first = pool.writable().as_ptr();
+        assert_eq!(pool.writable().as_ptr(), first, "nobody holds it");
+        let held = Rc::clone(pool.current());
+        let second = pool.writable().as_ptr();
+        assert_ne!(second, first);
+        let other = Rc::clone(pool.current());
+        drop(held);
+        assert_eq!(pool.writable().as_ptr(), first, "it is free again");
+        assert_eq!(other.as_ptr(), second);
+    }
+
+    #[test]
     fn a_block_comes_back_once_nothing_refers_to_it() {
-        let spares = Rc::default();
-        let first = Rc::new(Block::take(&spares));
+        let free = Rc::default();
+        let first = Rc::new(Block::take(&free));
         let (place, held) = (first.as_ptr(), Rc::clone(&first));
         drop(first);
-        let second = Block::take(&spares);
+        let second = Block::take(&free);
         assert_ne!(second.as_ptr(), place, "somebody holds it");
         drop(held);
-        let again = Block::take(&spares);
+        let again = Block::take(&free);
         assert_eq!((again.as_ptr(), again.len()), (place, limits::BLOCK));
-        assert_ne!(Block::take(&spares).as_ptr(), place);
+        assert_ne!(Block::take(&free).as_ptr(), place);
     }
 
     #[test]
     fn bytes_that_are_taken_out_and_those_of_others_do_not_come_back() {
-        let spares: Rc<Spares> = Rc::default();
-        assert_eq!(Block::take(&spares).into_bytes().len(), limits::BLOCK);
+        let free: Rc<FreeBlocks> = Rc::default();
+        assert_eq!(Block::take(&free).into_bytes().len(), limits::BLOCK);
         drop(Block::from(vec![0; limits::BLOCK]));
-        assert!(spares.0.borrow().is_empty());
+        assert!(free.0.borrow().is_empty());
     }
 
     #[test]
     fn each_turn_gives_a_part_back_of_those_that_are_too_many() {
-        let spares: Rc<Spares> = Rc::default();
+        let pool = BlockPool::default();
+        let free = &pool.free;
         let give_back = |held: usize| {
-            drop((0..held).map(|_| Block::take(&spares)).collect::<Vec<_>>());
-            let mut left = vec![spares.0.borrow().len()];
-            while spares.has_surplus() {
-                spares.give_back();
-                left.push(spares.0.borrow().len());
+            drop((0..held).map(|_| Block::take(free)).collect::<Vec<_>>());
+            let mut left = vec![free.0.borrow().len()];
+            while pool.has_surplus() {
+                pool.give_back();
+                left.push(free.0.borrow().len());
             }
-            spares.give_back();
-            assert_eq!(Some(&spares.0.borrow().len()), left.last());
+            pool.give_back();
+            assert_eq!(Some(&free.0.borrow().len()), left.last());
             left
         };
         assert_eq!(give_back(32), [32]);

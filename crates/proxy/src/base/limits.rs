@@ -244,9 +244,7 @@ pub const KEEP_REFERENCE_MIN: usize = BLOCK / 4;
 /// whole pages, and are mapped by themselves (`sys::heap`).
 pub const BLOCK: usize = 64 * 1024 - 16;
 /// Blocks that nothing refers to, kept for the next reads.
-pub const SPARE_BLOCKS_MAX: usize = 32;
-/// Of more, at least and at most so many are given back in a turn. The kernel takes 4 us for each.
-pub const BLOCKS_FREED_PER_TURN: [usize; 2] = [64, 256];
+pub const FREE_BLOCKS_MAX: usize = 32;
 /// A value longer than one block comes in several reads and is streamed to its client.
 pub const STREAM_MIN: usize = BLOCK;
 /// Unsent bytes from which on further bytes will have to wait.

@@ -12,7 +12,7 @@ pub(crate) struct Memory {
     pub(crate) max: usize,
     /// Large blocks that parts of requests refer to. Each is held until the last of them is sent,
     /// on whatever link.
-    blocks: Vec<Kept>,
+    blocks: Vec<KeptBlock>,
     /// Whether the log says that little is left.
     is_told: bool,
     /// Blocks that nothing refers to any more, and that are given back little by little.
@@ -23,13 +23,13 @@ pub(crate) struct Memory {
     pub(crate) in_blocks: usize,
 }
 
-struct Kept {
+struct KeptBlock {
     block: Rc<Block>,
     /// It marks the block, for the slices of it.
     mark: Weak<Block>,
 }
 
-impl Kept {
+impl KeptBlock {
     /// Whether nothing refers to it any more.
     fn is_free(&self) -> bool {
         Rc::strong_count(&self.block) == 1
@@ -47,14 +47,14 @@ impl Memory {
     pub(crate) fn keep_block(&mut self, block: &Rc<Block>, mark: Weak<Block>) {
         self.used += block.len();
         self.in_blocks += block.len();
-        self.blocks.push(Kept { block: Rc::clone(block), mark });
+        self.blocks.push(KeptBlock { block: Rc::clone(block), mark });
     }
 
     /// Gives back a part of the blocks that nothing refers to any more. The kernel takes 60 us for
     /// each MiB, and the clients wait meanwhile.
     #[cold]
     fn free_some(&mut self) {
-        for Kept { block, mark } in self.blocks.extract_if(.., |block| block.is_free()) {
+        for KeptBlock { block, mark } in self.blocks.extract_if(.., |block| block.is_free()) {
             drop(mark);
             self.freeing += block.len();
             self.freed.extend(Rc::into_inner(block).map(Block::into_bytes));
@@ -98,7 +98,7 @@ impl Memory {
 
     /// Whether there is more to give back.
     pub(crate) fn is_freeing(&self) -> bool {
-        !self.freed.is_empty() || self.blocks.iter().any(Kept::is_free)
+        !self.freed.is_empty() || self.blocks.iter().any(KeptBlock::is_free)
     }
 
     /// Returns how much is held by somebody: what is being given back is not.

@@ -5,11 +5,10 @@ use std::os::fd::OwnedFd;
 
 use metrics::WorkerCounter;
 use proxy::plan::Plan;
-use proxy::{ConnId, Time};
+use proxy::{ConnId, Time, limits};
 use rustix::event::epoll;
 
 use super::accept::Arrival;
-use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
 use super::control::LoopEvent;
 use super::header::{HeaderReader, Progress};
@@ -107,7 +106,7 @@ impl Loop<'_> {
 
     /// The header is whole; the bytes behind it are the client's.
     fn finish_header(&mut self, at: usize, rest: &[u8]) {
-        debug_assert!(rest.len() <= BLOCK);
+        debug_assert!(rest.len() <= limits::BLOCK);
         let Some(reader) = self.header_readers.remove(at) else { return };
         let from = reader.source();
         let HeaderReader { fd, pool, tcp, .. } = reader;

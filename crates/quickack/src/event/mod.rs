@@ -15,7 +15,6 @@
 
 mod accept;
 mod arrive;
-mod blocks;
 mod commands;
 mod conn;
 mod connect;
@@ -39,7 +38,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use metrics::{Counters, SlowLog, WorkerCounter, WorkerMetrics};
-use proxy::{ConnId, Side, Time};
+use proxy::{BlockPool, ConnId, Side, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use sys::clock::monotonic_us;
@@ -48,7 +47,6 @@ use sys::signal::Signals;
 use crate::config::AcceptMode;
 use crate::scoreboard::Scoreboard;
 use accept::{Acceptor, Peers, Policy};
-use blocks::Blocks;
 use conn::{Conn, Conns};
 use connect::Connects;
 use endings::Endings;
@@ -85,7 +83,7 @@ pub struct Loop<'m> {
     conns: Conns,
     /// The one whose loss the service is being told.
     gone: Option<Conn>,
-    blocks: Blocks,
+    blocks: BlockPool,
     acceptor: Acceptor,
     header_readers: HeaderReaders,
     refused: RefusedClients,
@@ -204,7 +202,7 @@ impl<'m> Loop<'m> {
             control,
             conns: Conns::default(),
             gone: None,
-            blocks: Blocks::new(),
+            blocks: BlockPool::default(),
             acceptor: Acceptor::new(&epoll)?,
             header_readers: HeaderReaders::default(),
             refused: RefusedClients::new(refused_max(sys::process::descriptors_max())),

@@ -6,11 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use metrics::SlowEntry;
 use proto::Endpoints;
 use proxy::connection::Connection;
-use proxy::{Action, Closed, ConnId, Event, Side, Slices};
+use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::blocks::BLOCK;
 use super::conn::{Conn, Read, Written};
 use super::{Loop, endings, token};
 
@@ -59,7 +58,7 @@ impl Loop<'_> {
                 Read::Bytes(n) => {
                     self.service.handle_received(id, self.blocks.current(), n, self.now);
                     ack_due = self.run_actions(Some(id));
-                    if n < BLOCK {
+                    if n < limits::BLOCK {
                         break;
                     }
                     self.full_reads += 1;
