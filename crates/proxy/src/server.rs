@@ -27,6 +27,7 @@ mod marks;
 mod message;
 mod open;
 mod order;
+mod outstanding;
 mod pair;
 mod plan;
 mod private;

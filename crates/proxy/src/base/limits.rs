@@ -97,6 +97,8 @@ pub const WORK_UNTRIED_US: u64 = 5_000;
 /// All works that are outstanding at a server, of all workers, take no longer than this; or there
 /// is one of this worker.
 pub const WORK_MAX_US: u64 = 20_000;
+/// Each worker may have as much work of microseconds at a server, whatever others have there.
+pub const WORK_SHARE_US: u64 = 5_000;
 /// Work that waits for others' is looked at so often.
 pub const WORK_LOOK_US: u64 = 1_000;
 /// Works that a worker knows to have been quick at one server.
@@ -317,6 +319,10 @@ pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
 pub const TRIPS_NOTED_US: u64 = 1_000;
 /// The length of a window in which the shortest round trip to a server is sought.
 pub const TRIPS_WINDOW_US: u64 = 10_000_000;
+/// The path to a server has become longer if each of its round trips takes longer for so long.
+pub const TRIPS_LONGER_US: u64 = 1_000_000;
+/// It has not if they are fewer than this.
+pub const TRIPS_LONGER_MIN: u32 = 4;
 /// A request that takes so much longer than a round trip keeps others waiting.
 pub const OCCUPIED_US: u64 = 10_000;
 /// The pause before the next look where no spare link could be made.

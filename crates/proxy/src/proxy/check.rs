@@ -123,7 +123,7 @@ impl Proxy {
     /// Panics if something waits for nothing. For the end of a turn, when all has been written that
     /// may be.
     pub fn check_rest(&self) {
-        self.servers.check_rest();
+        self.servers.check_rest(&self.base);
         for owner in self.servers.owners() {
             assert!(self.clients.is_here(owner), "private links end with their client");
         }

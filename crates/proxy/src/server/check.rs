@@ -265,13 +265,13 @@ impl Servers {
     }
 
     /// Panics if a batch or a client waits for nothing.
-    pub(crate) fn check_rest(&self) {
+    pub(crate) fn check_rest(&self, base: &Base) {
         for (id, link) in self.links.iter() {
             // A timer ends a rest, and so does the end of a turn in which the others have gone.
             let rests = |one: &Waiting| {
                 one.effort.is_single() && link.rests_until.is_some()
                     || one.effort.is_bounded() && (self.work_at(link.at) > 0 || !link.is_up())
-                    || !self.has_room_for(id, one.effort)
+                    || !self.has_room_for(base, id, one.effort)
             };
             let is_due = link.queue.firsts().any(|one| !rests(one));
             let is_due = is_due && link.inflight.bytes() == 0 && !self.has_room_since;

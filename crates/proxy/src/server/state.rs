@@ -81,6 +81,8 @@ pub(super) struct ServerState {
     pub(super) works: WorkRecord,
     /// The time of this worker's works that are outstanding there, as the others were told.
     pub(super) work_told: u64,
+    /// As `work_told`, for works of microseconds, as far as they are much together.
+    pub(super) quick_told: u64,
     /// A link that had a slow request outstanding when that was last looked for.
     pub(super) slow_at: Cell<Option<ConnId>>,
     /// The other workers are told that it is busy.
@@ -195,6 +197,7 @@ impl ServerState {
             topics: ServerTopics::default(),
             works: WorkRecord::default(),
             work_told: 0,
+            quick_told: 0,
             slow_at: Cell::new(None),
             is_busy: false,
             pinged: None,

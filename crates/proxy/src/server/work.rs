@@ -25,6 +25,8 @@ pub(super) struct WorkRecord {
     slow: Vec<Slow>,
     /// Works that were quick; each takes the place of another. Empty until one was.
     quick: Vec<Option<Quick>>,
+    /// The time that those of microseconds take together that are outstanding.
+    outstanding_us: u64,
 }
 
 /// A work that was quick.
@@ -104,6 +106,34 @@ impl WorkRecord {
         }
     }
 
+    /// Returns how long what is outstanding takes together, of works that are not told to other
+    /// workers one by one.
+    #[inline]
+    pub(super) fn outstanding_us(&self) -> u64 {
+        self.outstanding_us
+    }
+
+    /// Changes what is known of a work that was quick.
+    #[inline]
+    fn change<T>(&mut self, id: WorkId, change: impl FnOnce(&mut Quick) -> T) -> Option<T> {
+        let quick = self.quick.get_mut(id.0 as usize % TRIED_MAX)?.as_mut()?;
+        if quick.id != id {
+            return None;
+        }
+        let before = quick.outstanding_us();
+        let changed = change(quick);
+        self.outstanding_us = self.outstanding_us - before + quick.outstanding_us();
+        Some(changed)
+    }
+
+    /// Gives a work's place to what is known of it now, or of another.
+    fn replace(&mut self, id: WorkId, quick: Option<Quick>) {
+        let us = |quick: &Option<Quick>| quick.as_ref().map_or(0, Quick::outstanding_us);
+        let place = &mut self.quick[id.0 as usize % TRIED_MAX];
+        self.outstanding_us = self.outstanding_us - us(place) + us(&quick);
+        *place = quick;
+    }
+
     /// Whether one more may leave of a work that was quick. The data decide, and the next may be
     /// others: if all that waits left at once, the server would be deaf until it has done them.
     #[inline]
@@ -129,16 +159,27 @@ impl WorkRecord {
     /// Returns whether its window is to be reviewed.
     #[inline]
     pub(super) fn note_left(&mut self, id: WorkId, now: Time) -> bool {
-        let Some(quick) = self.find_quick_mut(id) else { return false };
-        quick.note_left();
-        now.since(quick.since) >= WINDOW_KEPT_US
+        let is_due = self.change(id, |quick| {
+            quick.note_left();
+            now.since(quick.since) >= WINDOW_KEPT_US
+        });
+        is_due.unwrap_or(false)
     }
 
     /// Reviews the window of a work of which so many are outstanding.
     pub(super) fn review(&mut self, id: WorkId, sent: usize, now: Time) {
-        if let Some(quick) = self.find_quick_mut(id) {
-            quick.sent = sent.min(usize::from(u16::MAX)) as u16;
+        self.change(id, |quick| {
+            quick.recount(sent);
             quick.shrink(now);
+        });
+    }
+
+    /// Counts anew what is outstanding: some may have been dropped.
+    pub(super) fn recount(&mut self, sent: impl Fn(WorkId) -> usize) {
+        for at in 0..self.quick.len() {
+            if let Some(id) = self.quick[at].as_ref().map(|quick| quick.id) {
+                self.change(id, |quick| quick.recount(sent(id)));
+            }
         }
     }
 
@@ -153,13 +194,13 @@ impl WorkRecord {
         credit: u32,
         took_us: Option<u64>,
     ) {
-        if let Some(quick) = self.find_quick_mut(id) {
+        self.change(id, |quick| {
             quick.sent = u32::from(quick.sent).saturating_sub(count) as u16;
             if let Some(took_us) = took_us {
                 quick.note(count, took_us as u32);
             }
             quick.open(if quick.was_short { credit } else { 0 });
-        }
+        });
     }
 
     /// Notes a time that is short. What is known grows fast, and falls slowly.
@@ -190,7 +231,7 @@ impl WorkRecord {
             }
         };
         quick.open(0);
-        self.quick[id.0 as usize % TRIED_MAX] = Some(quick);
+        self.replace(id, Some(quick));
     }
 
     /// Notes how long the server has taken for this work, in microseconds. The time must be the
@@ -222,7 +263,7 @@ impl WorkRecord {
     /// Adds a work, in place of the one that was not used for longest if there is no room.
     fn record(&mut self, id: WorkId, now: Time) {
         if self.quick_us(id).is_some() {
-            self.quick[id.0 as usize % TRIED_MAX] = None;
+            self.replace(id, None);
         }
         let slow = Slow { quick: 0, used: now };
         if self.ids.len() < SLOW_WORKS_MAX {
@@ -237,6 +278,20 @@ impl WorkRecord {
 }
 
 impl Quick {
+    /// Returns how long those that are outstanding take, if their time is not told one by one.
+    #[inline]
+    fn outstanding_us(&self) -> u64 {
+        match self.effort {
+            Effort::Unknown(_) => u64::from(self.sent) * u64::from(self.us),
+            _ => 0,
+        }
+    }
+
+    /// Notes how many are outstanding, as counted.
+    fn recount(&mut self, sent: usize) {
+        self.sent = sent.min(usize::from(u16::MAX)) as u16;
+    }
+
     /// Notes the time of works that were as quick as known. Few that came together say little: the
     /// server, or this process, may have waited for a processor.
     fn note(&mut self, count: u32, took_us: u32) {

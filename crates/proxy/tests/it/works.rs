@@ -1,9 +1,9 @@
 //! Stories of work that data decide: how much of it may be outstanding at a server.
 
 use metrics::ServerCounter;
-use proto::protocol;
-use proxy::ConnId;
+use proto::{WorkId, protocol};
 use proxy::plan::PoolPlan;
+use proxy::{Closed, ConnId, limits};
 
 use crate::stage::resp::{HELLO, WELCOME, comes_up};
 use crate::stage::{S0, SECOND, Stage};
@@ -102,13 +102,96 @@ fn scripts_of_microseconds_are_as_many_as_they_come_when_they_were_so_for_some_t
     trust(&mut stage, link, client, (MS / 10, 128));
     stage.says(client, &SCRIPT.repeat(128));
     assert_eq!(asked(&mut stage, link), 128);
-    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
+    let told = stage.registry.total(S0, ServerCounter::WorkNow);
+    assert_eq!(told, 12 * MS, "it is told in whole milliseconds, if it is much");
     stage.passes(MS / 10);
     stage.says(link, &":1\r\n".repeat(128));
     for client in [client, stage.client(), stage.client()] {
         stage.says(client, &SCRIPT.repeat(100));
     }
     assert_eq!(asked(&mut stage, link), 128, "no more were needed so far");
+}
+
+/// Returns so many scripts, of which a worker can keep in mind that they were quick.
+fn scripts(count: usize) -> Vec<String> {
+    let mut places = std::collections::BTreeSet::new();
+    let texts = (0..).map(|nth| format!("script{nth}"));
+    let place = |text: &str| WorkId::of_text(text.as_bytes()).0 as usize % limits::TRIED_MAX;
+    let apart = texts.filter(|text| places.insert(place(text)));
+    apart.take(count).map(|text| format!("EVAL {text} 1 a\r\n")).collect()
+}
+
+/// A link, a client, and so many scripts of it that took 0.25 ms each.
+fn short_scripts(count: usize) -> (Stage, ConnId, (ConnId, Vec<String>)) {
+    let mut stage = pool(|_| {});
+    let (link, client) = (comes_up(&mut stage), stage.client());
+    let scripts = scripts(count);
+    for script in &scripts {
+        stage.says(client, script);
+        assert_eq!(asked(&mut stage, link), 1);
+        stage.passes(MS / 4);
+        stage.says(link, ":1\r\n");
+        stage.received(client);
+    }
+    (stage, link, (client, scripts))
+}
+
+/// Has each of these clients ask for scripts of its own, four times each.
+fn ask_four_times(stage: &mut Stage, clients: &[ConnId], scripts: &[String]) {
+    for (nth, script) in scripts.iter().enumerate() {
+        stage.says(clients[nth % clients.len()], &script.repeat(4));
+    }
+}
+
+/// Each of them has a window of its own, and all of them one server.
+#[test]
+fn works_of_microseconds_take_little_time_together_however_many_there_are() {
+    let (mut stage, link, (client, scripts)) = short_scripts(40);
+    let clients = [client, stage.client(), stage.client(), stage.client()];
+    ask_four_times(&mut stage, &clients, &scripts);
+    let mut left = asked(&mut stage, link);
+    assert!((80..=84).contains(&left), "20 ms, and one of those that are next: {left}");
+    let told = stage.registry.total(S0, ServerCounter::WorkNow);
+    assert!((20 * MS..=21 * MS).contains(&told), "{told}");
+    let mut count = 0;
+    while left > 0 {
+        stage.passes(MS / 4);
+        stage.says(link, ":1\r\n");
+        count += 1;
+        left = left - 1 + asked(&mut stage, link);
+        assert!(left <= 84);
+    }
+    assert_eq!((count, stage.registry.total(S0, ServerCounter::WorkNow)), (4 * 40, 0));
+    stage.expect_rows(0);
+}
+
+#[test]
+fn works_of_microseconds_leave_room_for_those_of_other_workers() {
+    let (mut stage, link, (client, scripts)) = short_scripts(10);
+    let others = stage.registry.metrics(1).counters(S0);
+    others.set(ServerCounter::WorkNow, 18 * MS);
+    ask_four_times(&mut stage, &[client], &scripts);
+    assert_eq!(asked(&mut stage, link), 21, "each worker may have 5 ms, and one of each");
+    stage.passes(MS);
+    assert_eq!(asked(&mut stage, link), 0);
+    others.set(ServerCounter::WorkNow, 0);
+    stage.passes(MS);
+    assert_eq!(asked(&mut stage, link), 19, "it looks again every millisecond");
+}
+
+/// A link that is lost takes some with it. Others are told so, though nothing leaves any more.
+#[test]
+fn works_of_microseconds_that_were_dropped_are_told_to_nobody_for_long() {
+    let (mut stage, link, (client, scripts)) = short_scripts(10);
+    ask_four_times(&mut stage, &[client], &scripts);
+    assert_eq!(asked(&mut stage, link), 40);
+    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 10 * MS);
+    stage.passes(SECOND);
+    stage.closes(link, Closed::Reset);
+    stage.end_turn();
+    stage.waits(SECOND / 4);
+    stage.end_turn();
+    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
 }
 
 /// A small set says nothing of a large one: the same command takes a thousand times as long, and
