@@ -6,6 +6,8 @@
 //!   the oldest request of a shared link may take long, and has taken 10 ms more than a round trip
 //!     ──▶ a spare link is made: its handshake asks whether the server answers others
 //!     ──▶ it is answered ──▶ clients to which nothing is owed ask there
+//!     ──▶ it cannot be made ──▶ they wait behind the request, as others do; and so does what has
+//!         moved there from a spare link that was lost
 //!     ──▶ the shared link is answered ──▶ they go back; the spare link is closed when it was not
 //!         needed for a while
 //! ```
@@ -20,6 +22,7 @@ use proto::{Ask, Class};
 
 use super::link::Link;
 use super::open::place_of;
+use super::rest::Place;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -30,7 +33,7 @@ use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
 
 /// The places of spare links and of control links, among those of a connection key.
-const SPARE: usize = LinkClass::Spare as usize;
+pub(super) const SPARE: usize = LinkClass::Spare as usize;
 const CONTROL: usize = LinkClass::Control as usize;
 
 /// Whether others go around a link.
@@ -62,7 +65,8 @@ impl Servers {
             return;
         }
         let has_spare = self.spare_of(at, conn_key).is_some();
-        let is_able = has_spare || self.may_connect(base, at, conn_key, SPARE);
+        let is_free = self.special_of(at, conn_key, SPARE).is_none();
+        let is_able = has_spare || is_free && self.may_connect(base, at, conn_key, SPARE);
         let Some(link) = self.links.find_mut(id) else { return };
         if !is_able {
             link.around.again = base.now.after(limits::AROUND_AGAIN_US);
@@ -71,23 +75,41 @@ impl Servers {
         link.around.end = end;
         if !has_spare {
             self.connect(base, at, conn_key, SPARE);
-            self.events.push_back(LinkEvent::Around(at.pool));
         }
     }
 
+    /// Handles a spare link that has come up. Clients that go around another link take this one
+    /// from now on, when nothing is owed to them.
+    pub(super) fn note_spare_up(&mut self, id: ConnId) {
+        if let Some(link) = self.links.find(id)
+            && link.class == LinkClass::Spare
+            && link.is_idle()
+        {
+            self.events.push_back(LinkEvent::Around(link.at.pool));
+        }
+    }
+
+    /// Whether clients that go around ask on this link. Nobody waits for one that has not been up,
+    /// since it may not come; unless what waited for the one before it has moved there.
+    pub(super) fn takes_requests(&self, id: ConnId) -> bool {
+        self.links.find(id).is_some_and(|link| link.was_up() || !link.is_idle())
+    }
+
     /// Returns the link at a special place of a connection key, which may be on its way.
-    fn special_of(&self, at: ServerAt, conn_key: u16, nth: usize) -> Option<ConnId> {
+    pub(super) fn special_of(&self, at: ServerAt, conn_key: u16, nth: usize) -> Option<ConnId> {
         let state = &self.states[at.pool as usize][at.server as usize];
         state.links.get(usize::from(conn_key))?[nth]
     }
 
     /// Returns the spare link of a connection key, which may be on its way.
-    pub(super) fn spare_of(&self, at: ServerAt, conn_key: u16) -> Option<ConnId> {
-        self.special_of(at, conn_key, SPARE)
+    fn spare_of(&self, at: ServerAt, conn_key: u16) -> Option<ConnId> {
+        let is_it =
+            |id: &ConnId| self.links.find(*id).is_some_and(|one| one.class == LinkClass::Spare);
+        self.special_of(at, conn_key, SPARE).filter(is_it)
     }
 
     /// Asks a server whether it is busy, on the control link of a connection key.
-    fn ask_beside(&mut self, base: &mut Base, at: ServerAt, conn_key: u16) {
+    pub(super) fn ask_beside(&mut self, base: &mut Base, at: ServerAt, conn_key: u16) {
         let id = match self.special_of(at, conn_key, CONTROL) {
             Some(id) => id,
             None if self.may_connect(base, at, conn_key, CONTROL) => {
@@ -127,7 +149,7 @@ impl Servers {
         base.server(at).can_be_asked()
             && state.unable_until <= base.now
             && !state.refuses(conn_key, base.now)
-            && state.rests.why(conn_key, nth, base.now).is_none()
+            && state.rests.why(Place::of_all(conn_key, nth), base.now).is_none()
     }
 
     /// Returns the class that a client's request takes that needs no special one. It changes only
@@ -151,6 +173,9 @@ impl Servers {
             let links = state.links.get(usize::from(asks.conn_key));
             let link = |nth: usize| links.and_then(|links| self.links.find((*links.get(nth)?)?));
             let (Some(spare), Some(shared)) = (link(SPARE), link(nth)) else { return false };
+            if spare.class != LinkClass::Spare {
+                return false;
+            }
             let says_busy =
                 || state.said_busy && spare.is_told_busy() && spare.since >= shared.owed;
             // One that only repeats its handshake has shown that the server answers others.
@@ -211,7 +236,7 @@ impl Link {
     }
 
     /// Whether its oldest request takes so long that others are not to wait behind it.
-    fn is_occupied(&self, base: &Base) -> bool {
+    pub(super) fn is_occupied(&self, base: &Base) -> bool {
         self.occupied_at(base).is_some_and(|at| base.now >= at)
     }
 

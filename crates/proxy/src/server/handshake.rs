@@ -200,6 +200,9 @@ impl Servers {
         if !is_trial {
             self.end_rest(base, id);
         }
+        if is_new {
+            self.note_spare_up(id);
+        }
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
         // It may have come late because its server was silent: what was known before judges that.
         self.note_up(base, id);

@@ -3,7 +3,9 @@
 use metrics::WorkerCounter;
 
 use super::Servers;
+use super::around::SPARE;
 use super::link::{Link, State};
+use super::rest::Place;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, LinkClass, Requester};
@@ -45,8 +47,8 @@ impl Servers {
             None => {
                 let conn_key = pool.conn_keys.of(asks.conn_key);
                 let at = ServerAt { pool: asks.pool, server: server as u32 };
-                if let Some(why) = state.rests.why(conn_key, nth, base.now) {
-                    let stand_in = self.stand_in_at(at, asks.conn_key, (nth, why));
+                if let Some(why) = state.rests.why(Place::of_all(conn_key, nth), base.now) {
+                    let stand_in = self.stand_in_at(base, at, asks.conn_key, (nth, why));
                     return stand_in.ok_or(why.of_further());
                 }
                 Ok(self.connect(base, at, asks.conn_key, nth))
@@ -63,14 +65,20 @@ impl Servers {
         asks: &Requester,
         at: ServerAt,
     ) -> Result<ConnId, Fault> {
-        match self.spare_of(at, asks.conn_key) {
-            Some(id) if self.says_busy(id) => Err(Fault::Busy),
-            Some(id) => Ok(id),
-            None => {
-                let shared = Requester { class: LinkClass::Shared, ..*asks };
-                self.link_at(base, &shared, at.server as usize)
+        let shared = Requester { class: LinkClass::Shared, ..*asks };
+        let spare = self.special_of(at, asks.conn_key, SPARE);
+        if let Some(id) = spare.filter(|id| self.takes_requests(*id)) {
+            return Ok(id);
+        }
+        if spare.is_some_and(|id| self.says_busy(id)) {
+            // What the client has asked on the shared link before may still be done.
+            let waits = |link: &Link| link.askers().any(|one| one == asks.id);
+            let is_first = !self.find_link(base, &shared, at.server as usize).is_some_and(waits);
+            if is_first {
+                return Err(Fault::Busy);
             }
         }
+        self.link_at(base, &shared, at.server as usize)
     }
 
     /// Returns the link that a client uses for a server, if there is one.
@@ -78,7 +86,8 @@ impl Servers {
         let links = self.states[asks.pool()][server].links.get(usize::from(asks.conn_key))?;
         let pool = &base.pools[asks.pool()];
         let nth = place_of(asks, &pool.plan);
-        if asks.class == LinkClass::Spare && links[nth].is_none() {
+        let is_there = || links[nth].is_some_and(|id| self.takes_requests(id));
+        if asks.class == LinkClass::Spare && !is_there() {
             let shared = Requester { class: LinkClass::Shared, ..*asks };
             return self.find_link(base, &shared, server);
         }

@@ -14,7 +14,7 @@ use proto::Upstream;
 
 use super::link::Link;
 use super::message::{Internal, Message, Payload};
-use super::rest::PRIVATE;
+use super::rest::{PRIVATE, Place};
 use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::fault::{Fault, kept_of_error};
@@ -95,7 +95,8 @@ impl Servers {
         if self.state(at).refuses(conn_key, base.now) {
             return Err(Fault::SetupRefused);
         }
-        if let Some(why) = self.state(at).rests.why(conn_key, PRIVATE, base.now) {
+        let place = Place { conn_key, nth: PRIVATE, owner: asks.id };
+        if let Some(why) = self.state(at).rests.why(place, base.now) {
             return Err(why.of_further());
         }
         if !has_place(base) {

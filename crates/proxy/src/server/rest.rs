@@ -1,7 +1,8 @@
 //! Places of links that could not be filled, although their server works on the links that it has:
 //! it is full, wants another password by now, or a firewall lets nothing new through. A request
 //! that needs such a place is told why at once, and the next attempt waits for a pause, which is as
-//! long as that before a probe.
+//! long as that before a probe. Where what a client asked has ended its private link, only that
+//! client waits.
 
 use proto::ConnKey;
 
@@ -21,9 +22,7 @@ use crate::{Event, Time};
 pub(super) struct Rests(Vec<Rest>);
 
 struct Rest {
-    conn_key: ConnKey,
-    /// One of those that clients share, `PRIVATE` or `TRIAL`.
-    nth: usize,
+    place: Place,
     /// When it could first not be filled.
     since: Time,
     until: Time,
@@ -32,20 +31,53 @@ struct Rest {
     told: Time,
 }
 
+/// A place for a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) conn_key: ConnKey,
+    /// One of those that clients share, `PRIVATE` or `TRIAL`.
+    pub(super) nth: usize,
+    /// The client whose link it is, if it is `PRIVATE`. As the place of a rest, `NONE` is that of
+    /// every client.
+    pub(super) owner: ConnId,
+}
+
+impl Place {
+    /// Returns a place that is no one client's.
+    pub(super) fn of_all(conn_key: ConnKey, nth: usize) -> Place {
+        Place { conn_key, nth, owner: ConnId::NONE }
+    }
+
+    /// Whether both are the same but for the client.
+    fn is_alike(&self, other: &Place) -> bool {
+        (self.conn_key, self.nth) == (other.conn_key, other.nth)
+    }
+}
+
+impl Rest {
+    /// Whether a link for this place would be one that rests.
+    fn has(&self, place: &Place) -> bool {
+        let is_its = [ConnId::NONE, place.owner].contains(&self.place.owner);
+        is_its && self.place.is_alike(place)
+    }
+}
+
 /// A place that stays empty is told of so often.
 const TELL_US: u64 = 1_000_000;
-/// All links that serve one client only rest together.
+/// The links that serve one client each. They rest together if the server takes no further one.
 pub(super) const PRIVATE: usize = usize::MAX;
 /// The link that is to show whether a server executes blocks.
 pub(super) const TRIAL: usize = usize::MAX - 1;
 
 impl Rests {
     /// Notes that a place could not be filled; returns whether that is to be told.
-    fn note(&mut self, conn_key: ConnKey, nth: usize, why: Fault, now: Time) -> bool {
-        let known = self.0.iter().position(|one| one.conn_key == conn_key && one.nth == nth);
-        let known = known.map(|at| self.0.swap_remove(at));
-        let told = known.as_ref().map(|one| one.told);
+    fn note(&mut self, place: Place, why: Fault, now: Time) -> bool {
+        // It is told once of all clients.
+        let its = self.0.iter().filter(|one| one.place.is_alike(&place));
+        let told = its.map(|one| one.told).max();
         let told = told.filter(|told| now.since(*told) < TELL_US);
+        let known = self.0.iter().position(|one| one.place == place);
+        let known = known.map(|at| self.0.swap_remove(at));
         // After a while in which nobody wanted it, nothing is known of it.
         let known = known.filter(|one| now.since(one.until) < limits::BACKOFF_LAST_US);
         let since = known.map_or(now, |one| one.since);
@@ -54,29 +86,24 @@ impl Rests {
             self.0.retain(|one| one.until > now);
         }
         if self.0.len() >= limits::RESTS_MAX {
-            let soonest = (0..self.0.len()).min_by_key(|at| self.0[*at].until);
+            // A server that refuses everybody is not to be tried sooner because of one client.
+            let order = |one: &Rest| (one.place.owner == ConnId::NONE, one.until);
+            let soonest = (0..self.0.len()).min_by_key(|at| order(&self.0[*at]));
             self.0.swap_remove(soonest.unwrap_or(0));
         }
-        self.0.push(Rest {
-            conn_key,
-            nth,
-            since,
-            until: now.after(pause),
-            why,
-            told: told.unwrap_or(now),
-        });
+        self.0.push(Rest { place, since, until: now.after(pause), why, told: told.unwrap_or(now) });
         told.is_none()
     }
 
     /// Returns why a place is not to be filled now.
-    pub(super) fn why(&self, conn_key: ConnKey, nth: usize, now: Time) -> Option<Fault> {
-        let is_it = |one: &&Rest| one.conn_key == conn_key && one.nth == nth && one.until > now;
+    pub(super) fn why(&self, place: Place, now: Time) -> Option<Fault> {
+        let is_it = |one: &&Rest| one.has(&place) && one.until > now;
         self.0.iter().find(is_it).map(|one| one.why)
     }
 
     /// Notes that a link has come up at a place.
-    pub(super) fn end(&mut self, conn_key: ConnKey, nth: usize) {
-        self.0.retain(|one| one.conn_key != conn_key || one.nth != nth);
+    pub(super) fn end(&mut self, place: Place) {
+        self.0.retain(|one| !one.has(&place));
     }
 
     pub(super) fn clear(&mut self) {
@@ -114,14 +141,21 @@ impl Servers {
     ) -> Option<ConnId> {
         let at = link.at;
         let conn_key = base.pool(at).conn_keys.of(link.conn_key);
-        if self.state(at).rests.note(conn_key, nth, why, base.now) {
+        // What a client has asked may have ended its own link. A link that could not be made can be
+        // made for nobody.
+        let owner = if link.was_up() { link.owner } else { ConnId::NONE };
+        if self.state(at).rests.note(Place { conn_key, nth, owner }, why, base.now) {
             let server = base.server(at);
             let (id, said) = (server.plan.id, server.said_of(why).map(Box::from));
             let why = if why == Fault::Refused { "refused" } else { why.row().words };
             let serves = self.has_links_up(at);
             base.log(Event::LinkRefused { server: id, why, said, serves });
         }
-        self.stand_in_at(at, link.conn_key, (nth, why))
+        if link.class == LinkClass::Spare && link.is_idle() {
+            // Clients ask on their shared link anyway.
+            return None;
+        }
+        self.stand_in_at(base, at, link.conn_key, (nth, why))
     }
 
     /// Has another shared link stand in at an empty place that rests for this reason, if it may and
@@ -129,6 +163,7 @@ impl Servers {
     #[cold]
     pub(super) fn stand_in_at(
         &mut self,
+        base: &Base,
         at: ServerAt,
         conn_key: u16,
         (nth, why): (usize, Fault),
@@ -138,8 +173,12 @@ impl Servers {
         }
         let links = &self.states[at.pool as usize][at.server as usize].links;
         let shared = &links.get(usize::from(conn_key))?[LinkClass::SPECIAL..];
-        let is_up = |id: &ConnId| self.links.find(*id).is_some_and(|link| link.was_up());
-        let other = shared.iter().flatten().copied().find(is_up)?;
+        let is_occupied = |id: &ConnId| match self.links.find(*id) {
+            Some(link) if link.was_up() => Some(link.is_occupied(base)),
+            _ => None,
+        };
+        let up = shared.iter().flatten().filter_map(|id| Some((is_occupied(id)?, *id)));
+        let (_, other) = up.min_by_key(|(is_occupied, _)| *is_occupied)?;
         let state = self.state(at);
         let place = state.links[usize::from(conn_key)].get_mut(nth)?;
         if place.is_some() {
@@ -175,9 +214,10 @@ impl Servers {
     /// Ends the rest of the place of a link that has come up.
     pub(super) fn end_rest(&mut self, base: &Base, id: ConnId) {
         let Some(link) = self.links.find(id) else { return };
-        let (at, conn_key) = (link.at, base.pool(link.at).conn_keys.of(link.conn_key));
+        let (at, owner) = (link.at, link.owner);
+        let conn_key = base.pool(at).conn_keys.of(link.conn_key);
         if let Some(nth) = self.place_of(id, link) {
-            self.state(at).rests.end(conn_key, nth);
+            self.state(at).rests.end(Place { conn_key, nth, owner });
         }
     }
 
@@ -208,7 +248,7 @@ impl Servers {
                         asks.conn_key == one.conn_key && may_use(&asks, &pool.plan, one.nth)
                     };
                     let uses = |client: ConnId| requester(client).is_some_and(is_its);
-                    let stays = rests.why(conn_key, one.nth, base.now).is_some()
+                    let stays = rests.why(Place::of_all(conn_key, one.nth), base.now).is_some()
                         || all.find(one.link).is_some_and(|link| link.askers().any(uses));
                     if !stays {
                         *place = None;
@@ -243,8 +283,8 @@ impl ServerState {
 /// Whether another link may stand in at a place that rests for this reason.
 fn may_be_stood_in_for(nth: usize, why: Fault) -> bool {
     match LinkClass::OF_PLACES.get(nth) {
-        // Clients go around that other link, or end what their server does there.
-        Some(LinkClass::Spare | LinkClass::Control) => false,
+        // A request that ends what the server does must not wait behind it.
+        Some(LinkClass::Control) => false,
         // A request that has ended its own link would end the one that others share.
         Some(_) => !matches!(why, Fault::LinkLost | Fault::Poisoned),
         None => true,
@@ -268,9 +308,9 @@ mod tests {
         let conn_key = ConnKey::default();
         let now = |at: usize| Time(1_000_000 + at as u64);
         for nth in 0..=limits::RESTS_MAX {
-            assert!(rests.note(conn_key, nth, Fault::Refused, now(nth)));
+            assert!(rests.note(Place::of_all(conn_key, nth), Fault::Refused, now(nth)));
         }
-        let why = |nth| rests.why(conn_key, nth, now(limits::RESTS_MAX));
+        let why = |nth| rests.why(Place::of_all(conn_key, nth), now(limits::RESTS_MAX));
         assert_eq!((rests.0.len(), why(0)), (limits::RESTS_MAX, None));
         let rest = (1..=limits::RESTS_MAX).map(why);
         assert!(rest.into_iter().all(|why| why == Some(Fault::Refused)));

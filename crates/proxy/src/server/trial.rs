@@ -16,7 +16,7 @@ use proto::{Trial, TrialReply, Upstream};
 use super::link::Link;
 use super::message::{Internal, Late, Message, Payload, Steps};
 use super::open::{fault_of, is_out};
-use super::rest::TRIAL;
+use super::rest::{Place, TRIAL};
 use super::state::ServerState;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -78,7 +78,7 @@ impl Servers {
         if state.refuses(conn_key, base.now) {
             return Err(Fault::SetupRefused);
         }
-        if let Some(why) = state.rests.why(conn_key, TRIAL, base.now) {
+        if let Some(why) = state.rests.why(Place::of_all(conn_key, TRIAL), base.now) {
             return self.try_shared(base, at, why);
         }
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
@@ -188,7 +188,7 @@ impl Servers {
         let state = self.state(at);
         state.blocks = blocks;
         if is_own {
-            state.rests.end(conn_key, TRIAL);
+            state.rests.end(Place::of_all(conn_key, TRIAL));
             return self.close_quietly(base, id);
         }
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));

@@ -590,3 +590,35 @@ fn what_is_about_one_connections_writes_needs_links_of_its_clients() {
     stage.says(one, "WAIT 1 0\r\n");
     assert!(stage.received(one).contains("only in a pool of one server"));
 }
+
+/// A relay may close at what one client asks, as often as it asks.
+#[test]
+fn a_request_that_ends_its_private_link_keeps_no_other_client_from_one() {
+    let mut stage = pool(&["s0"], |plan| plan.pools[0].private = false);
+    let [blames, other] = [stage.client(), stage.client()];
+    stage.says(other, "GET k\r\n");
+    let shared = up(&mut stage);
+    assert_eq!(stage.turn(shared), resp("GET k"));
+    stage.says(shared, "$-1\r\n");
+    stage.received(other);
+    for _ in 0..2 {
+        stage.says(blames, "BLPOP k 0\r\n");
+        let own = up(&mut stage);
+        assert_eq!(stage.turn(own), resp("BLPOP k 0"));
+        stage.closes(own, Closed::Eof);
+        assert!(stage.received(blames).contains("connection lost, outcome unknown"));
+        stage.says(blames, "BLPOP k 0\r\n");
+        assert!(stage.received(blames).contains("(the last one was lost"), "it rests");
+        assert_eq!(stage.connects, []);
+        stage.says(other, "BLPOP l 0\r\n");
+        let own = up(&mut stage);
+        assert_eq!(stage.turn(own), resp("BLPOP l 0"));
+        stage.says(own, "*2\r\n$1\r\nl\r\n$1\r\n1\r\n");
+        assert_eq!(stage.received(other), "*2\r\n$1\r\nl\r\n$1\r\n1\r\n");
+        // The link of the other ends nothing for the first.
+        stage.says(blames, "BLPOP k 0\r\n");
+        assert!(stage.received(blames).contains("(the last one was lost"), "it rests");
+        stage.passes(SECOND / 10);
+        stage.closes(own, Closed::Eof);
+    }
+}
