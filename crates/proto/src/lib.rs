@@ -20,6 +20,7 @@ mod answer;
 pub mod block;
 mod bound;
 mod clients;
+mod errors;
 mod item;
 pub mod memcached;
 mod message;
@@ -36,13 +37,14 @@ use std::borrow::Cow;
 pub use answer::{Answer, FIRST_LEN, Refusal, refusal};
 pub use bound::{BlockReply, Bound, Trial, TrialReply};
 pub use clients::{ClientFilter, ClientFlags, ClientLine, Inquiry, Told};
+pub use errors::{Errors, Retryable};
 pub use item::{Item, ItemKind};
 pub use message::{
     Adapted, Ask, Asked, Class, Command, Database, Extra, InTransaction, Keys, Local, MarkUse,
     Parsed, Place, Progress, Quiet, Reach, Request, Resume, Shown, Span,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
-pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
+pub use server::{Capabilities, ConnKey, HandshakeReply, Make};
 pub use session::{
     AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session, SlowRequest,
     SlowSample,
@@ -385,7 +387,7 @@ pub trait Protocol: Sync {
 }
 
 /// A protocol of servers.
-pub trait Upstream: Bound {
+pub trait Upstream: Bound + Errors {
     /// Reads the head of one item of a server's reply, at the start of `input`. Input that cannot
     /// be a reply to `ask` is `Malformed`: the caller must not believe anything after it.
     /// `progress` must be `default()` at the start of each reply, and be passed on as it was left.
@@ -476,25 +478,9 @@ pub trait Upstream: Bound {
         false
     }
 
-    /// Returns every retryable error of these servers.
-    fn retryable_errors(&self) -> &'static [Retryable] {
-        &[]
-    }
-
     /// Whether this whole reply to a read says that there is no value, where it looks like others.
     fn is_null(&self, _reply: &[u8]) -> bool {
         false
-    }
-
-    /// Returns the line of an error that says that the server did nothing, because it is busy with
-    /// something that takes long.
-    fn busy_line(&self, _error: &[u8]) -> Option<Vec<u8>> {
-        None
-    }
-
-    /// Returns the retryable error of this error line, if it says that the server did nothing.
-    fn retryable(&self, _line: &[u8]) -> Option<&'static Retryable> {
-        None
     }
 }
 

@@ -67,21 +67,6 @@ pub struct ConnKey {
     pub database: u32,
 }
 
-/// A retryable error: the server did nothing of the request, so it can be sent again. A protocol
-/// lists all of its own in [`crate::Upstream::retryable_errors`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retryable {
-    /// Its index in that list.
-    pub place: usize,
-    /// The counter of requests that are sent again after it: its name, and the line about it in the
-    /// reference. Each server of the protocol has it.
-    pub counter: &'static str,
-    pub help: &'static str,
-    /// The error comes again unless [`crate::Protocol::recovery`] is sent first. Otherwise it
-    /// passes with time, and the request waits before it is sent again.
-    pub needs_recovery: bool,
-}
-
 /// The result of the handshake on a new link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeReply {

@@ -34,6 +34,8 @@ impl crate::Bound for Servers {
     }
 }
 
+impl crate::Errors for Servers {}
+
 impl Upstream for Servers {
     fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
         reply::parse(ask, progress, input)

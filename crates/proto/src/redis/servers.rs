@@ -20,8 +20,8 @@ use super::transaction;
 use super::words::{bulk, open_array};
 use super::work;
 use crate::{
-    Ask, BlockReply, Bound, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind,
-    Make, Parsed, Progress, Push, Retryable, TopicKind, Trial, TrialReply, Upstream,
+    Ask, BlockReply, Bound, Capabilities, ConnKey, Credentials, Errors, HandshakeReply, Item,
+    ItemKind, Make, Parsed, Progress, Push, Retryable, TopicKind, Trial, TrialReply, Upstream,
 };
 
 const NO_DATA: &str = "it is a Sentinel: it has no data";
@@ -117,6 +117,24 @@ impl Bound for Servers {
     }
 }
 
+impl Errors for Servers {
+    fn retryable_errors(&self) -> &'static [Retryable] {
+        &RETRYABLE
+    }
+
+    fn retryable(&self, line: &[u8]) -> Option<&'static Retryable> {
+        retryable(line)
+    }
+
+    fn busy_line(&self, error: &[u8]) -> Option<Vec<u8>> {
+        work::busy_line(error)
+    }
+
+    fn runs_script(&self, ask: Ask) -> bool {
+        work::runs_script(ask)
+    }
+}
+
 impl Upstream for Servers {
     fn families(&self) -> &'static [&'static str] {
         commands::FAMILIES
@@ -169,10 +187,6 @@ impl Upstream for Servers {
         read_handshake(credentials, conn_key, input)
     }
 
-    fn busy_line(&self, error: &[u8]) -> Option<Vec<u8>> {
-        work::busy_line(error)
-    }
-
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
         reply::elements(reply)
     }
@@ -197,16 +211,8 @@ impl Upstream for Servers {
         pubsub::matches(pattern, channel)
     }
 
-    fn retryable_errors(&self) -> &'static [Retryable] {
-        &RETRYABLE
-    }
-
     fn is_null(&self, reply: &[u8]) -> bool {
         matches!(reply, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n")
-    }
-
-    fn retryable(&self, line: &[u8]) -> Option<&'static Retryable> {
-        retryable(line)
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn name(ask: Ask) -> String {
 
 /// Whether the server has done nothing because it is busy with a script, a function or a module's
 /// command. These are the servers' own sentences; a script can make an error that begins in the
-/// same way.
+/// same way, or is the same: see `runs_script`.
 fn is_busy(line: &[u8]) -> bool {
     const ENDS: [&[u8]; 3] = [
         b" is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -62,6 +62,11 @@ pub(super) fn busy_line(error: &[u8]) -> Option<Vec<u8>> {
         Some(why) => Some([b"-", why].concat()).filter(|line| is_busy(line)),
         None => is_busy(error).then(|| error.to_vec()),
     }
+}
+
+/// Whether a command runs code that a client has written, so that its error may be any line.
+pub(super) fn runs_script(ask: Ask) -> bool {
+    commands::row(ask.index()).effort == Effort::Script
 }
 
 /// Judges a command whose arguments may decide, by all of them.

@@ -153,10 +153,23 @@ impl Servers {
     #[cold]
     pub(crate) fn note_error(&mut self, base: &mut Base, id: ConnId, line: &[u8]) {
         let Some(link) = self.links.find(id) else { return };
-        let at = link.at;
-        let line = base.pool(at).upstream.busy_line(line);
+        let (at, conn_key, class) = (link.at, link.conn_key, link.class);
+        let upstream = base.pool(at).upstream;
+        let line = upstream.busy_line(line);
+        let first = link.outstanding.front();
+        // A script may have written the line itself.
+        let is_of_script = first.is_some_and(|one| upstream.runs_script(one.ask));
+        if line.is_some() && is_of_script {
+            // If it cannot be asked now, another request learns what it says.
+            match class {
+                _ if self.state(at).said_busy => {}
+                LinkClass::Private => self.ask_beside(base, at, conn_key),
+                _ => drop(self.ask_there(base, id)),
+            }
+            return;
+        }
         // A busy server answers parts of a trial as any other does.
-        let is_trial = link.outstanding.front().is_some_and(Message::is_trial);
+        let is_trial = first.is_some_and(Message::is_trial);
         if line.is_some() || self.state(at).said_busy && !is_trial {
             self.note_busy_line(base, at, line.as_deref());
         }

@@ -4,7 +4,7 @@ use proto::protocol;
 use proxy::{Closed, ConnId};
 use shard::Distribution;
 
-use crate::stage::resp::{BUSY, HELLO, WELCOME, comes_up, request as resp};
+use crate::stage::resp::{BUSY, FULL, HELLO, WELCOME, comes_up, refuses, request as resp};
 use crate::stage::{SECOND, Stage};
 
 /// A request that takes so much longer than a round trip keeps others waiting. Here, a round trip
@@ -145,10 +145,8 @@ fn nobody_goes_around_where_no_room_is_left_for_another_link() {
     assert_eq!(stage.turn(links[0]), resp("GET c"));
 }
 
-/// A client that goes around one link asks the other servers as before. When it is to go around a
-/// second one, what it is owed there comes first.
-#[test]
-fn requests_keep_their_order_when_a_second_link_is_occupied() {
+/// Two servers, their links, and a key of each.
+fn two_servers() -> (Stage, Vec<ConnId>, [String; 2]) {
     let (mut stage, links) = redis(&["s0", "s1"], 4);
     let key_at = |stage: &mut Stage, at: usize| {
         let client = stage.client();
@@ -163,6 +161,14 @@ fn requests_keep_their_order_when_a_second_link_is_occupied() {
         key.expect("there is one")
     };
     let keys = [key_at(&mut stage, 0), key_at(&mut stage, 1)];
+    (stage, links, keys)
+}
+
+/// A client that goes around one link asks the other servers as before. When it is to go around a
+/// second one, what it is owed there comes first.
+#[test]
+fn requests_keep_their_order_when_a_second_link_is_occupied() {
+    let (mut stage, links, keys) = two_servers();
     let (first, second, quiet) = (stage.client(), stage.client(), stage.client());
     let script = |at: usize| format!("EVAL endless{at} 1 {}", keys[at]);
     let get = |at: usize| resp(&format!("GET {}", keys[at]));
@@ -418,4 +424,97 @@ fn a_client_goes_around_while_the_spare_link_repeats_its_handshake() {
     assert_eq!(stage.turn(spare), resp("GET f"));
     stage.says(spare, &BUSY.repeat(3));
     assert_eq!([first, second, third].map(|one| stage.received(one)), [BUSY; 3]);
+}
+
+/// Nobody waits for a link that may not come, if another one is up.
+#[test]
+fn a_client_that_goes_around_one_server_waits_for_no_spare_link_of_another() {
+    for is_full in [true, false] {
+        let (mut stage, links, keys) = two_servers();
+        let get = |at: usize| format!("GET {}", keys[at]);
+        let quiet = stage.client();
+        for at in [0, 1] {
+            let (script, words) = (stage.client(), format!("EVAL endless{at} 1 {}", keys[at]));
+            stage.says(script, &resp(&words));
+            assert_eq!(stage.turn(links[at]), resp(&words));
+            stage.passes(LONG);
+            if at == 0 {
+                let spare = comes_up(&mut stage);
+                stage.says(quiet, &resp(&get(0)));
+                assert_eq!(stage.turn(spare), resp(&get(0)));
+                stage.says(spare, "$1\r\n0\r\n");
+                assert_eq!(stage.received(quiet), "$1\r\n0\r\n");
+            }
+        }
+        assert_eq!(stage.connects.len(), 1, "the spare link of the other");
+        stage.says(quiet, &resp(&get(1)));
+        assert_eq!(stage.turn(links[1]), resp(&get(1)));
+        if is_full {
+            refuses(&mut stage);
+        }
+        stage.says(links[1], ":1\r\n$1\r\n1\r\n");
+        assert_eq!(stage.received(quiet), "$1\r\n1\r\n");
+    }
+}
+
+/// The server has closed it, and takes no further connection.
+#[test]
+fn what_waits_for_a_spare_link_that_is_not_made_anew_goes_to_the_shared_one() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let [one, other] = [stage.client(), stage.client()];
+    let script = occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    let spare = comes_up(&mut stage);
+    for client in [one, other] {
+        stage.says(client, "GET a\r\n");
+        assert_eq!(stage.turn(spare), resp("GET a"));
+        stage.says(spare, "$-1\r\n");
+        assert_eq!(stage.received(client), "$-1\r\n");
+    }
+    // The end of its connection comes in the turn of the next request.
+    stage.says(one, "INCR b\r\n");
+    stage.closes(spare, Closed::Eof);
+    stage.end_turn();
+    let (anew, _) = stage.begins().expect("it is made anew");
+    stage.says(other, "INCR b\r\n");
+    stage.says(anew, FULL);
+    stage.closes(anew, Closed::Eof);
+    assert_eq!(stage.turn(links[0]), resp("INCR b").repeat(2));
+    stage.says(one, "INCR d\r\n");
+    assert_eq!(stage.turn(links[0]), "", "it goes back, owed nothing");
+    stage.says(links[0], ":1\r\n:2\r\n:2\r\n");
+    assert_eq!(stage.turn(links[0]), resp("INCR d"));
+    stage.says(links[0], ":3\r\n");
+    let received = [script, one, other].map(|client| stage.received(client));
+    assert_eq!(received, [":1\r\n", ":2\r\n:3\r\n", ":2\r\n"]);
+    // The next script has a spare link again.
+    stage.passes(SECOND / 10);
+    occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    comes_up(&mut stage);
+    stage.expect_rows(1);
+}
+
+/// The text of an error is the script's own.
+#[test]
+fn a_script_that_says_that_its_server_is_busy_is_not_believed() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let [script, quiet] = [stage.client(), stage.client()];
+    for is_true in [false, true] {
+        stage.says(script, "EVAL lies 1 a\r\n");
+        assert_eq!(stage.turn(links[0]), resp("EVAL lies 1 a"));
+        stage.says(links[0], BUSY);
+        assert_eq!(stage.received(script), BUSY);
+        // It is asked.
+        assert_eq!(stage.turn(links[0]), resp("PING"));
+        stage.says(quiet, "PING\r\n");
+        assert_eq!(stage.received(quiet), "+PONG\r\n");
+        stage.says(links[0], if is_true { BUSY } else { "+PONG\r\n" });
+        stage.end_turn();
+    }
+    // Now it has said so itself, and is asked each time.
+    stage.says(quiet, "PING\r\n");
+    assert_eq!(stage.turn(links[0]), resp("PING"));
+    stage.says(links[0], BUSY);
+    assert_eq!(stage.received(quiet), BUSY);
 }

@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 
 use proto::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Credentials,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Credentials, Errors,
     HandshakeReply, Item, ItemKind, Local, Login, Parsed, Part, Place, Progress, Protocol,
     ProxyFacts, Reach, Refusal, Request, Resume, Retryable, Shown, Span, Upstream, Work,
 };
@@ -240,7 +240,9 @@ impl Upstream for Lines {
         };
         Parsed::Complete(HandshakeReply::Welcome { len: input.len(), capabilities })
     }
+}
 
+impl Errors for Lines {
     fn retryable_errors(&self) -> &'static [Retryable] {
         &ERRORS
     }

@@ -69,7 +69,7 @@ fn a_script_is_killed_on_the_server_that_runs_it_and_where_none_runs_there_is_no
             }
         };
         let line = [b"-", &words[..], b"\r\n"].concat();
-        let busy = proto::Upstream::busy_line(&proto::redis::Servers, &line);
+        let busy = proto::Errors::busy_line(&proto::redis::Servers, &line);
         assert!(busy.is_some(), "{family:?}: {words:?}");
         assert_eq!(client.say("SCRIPT KILL"), Reply::Simple("OK".into()), "{family:?}");
         assert!(other.reply().expect("it was killed").is_error());
