@@ -70,14 +70,12 @@ impl Servers {
         fault == Fault::Refused || self.has_answered_since(base, link.at, link.begun, fault)
     }
 
-    /// Whether a server has answered any worker since then, which outweighs this fault. Another
-    /// pool of it may have another login: what that may says nothing of a login that is refused.
+    /// Whether a server has answered any worker since then, which outweighs this fault.
     fn has_answered_since(&self, base: &Base, at: ServerAt, begun: Time, fault: Fault) -> bool {
         if bug!(IgnoreLife) {
             return false;
         }
-        let plan = &base.server(at).plan;
-        let mut ids = plan.same_ids().filter(|id| *id == plan.id || fault != Fault::LoginRefused);
+        let mut ids = ids_that_outweigh(base, at, fault);
         let own = self.states[at.pool as usize][at.server as usize].silence.life;
         own > begun || ids.any(|id| base.metrics.heard(id) > begun.0)
     }
@@ -163,7 +161,7 @@ impl Servers {
         let begun = if state.fruitless == 0 { link.begun } else { state.fruitless_since };
         if has_answered {
             state.fruitless = 0;
-        } else if has_answered_request(base, link.at, begun) {
+        } else if has_answered_request(base, link, begun, fault) {
             (state.fruitless, state.fruitless_since) = (1, link.begun);
         } else {
             (state.fruitless, state.fruitless_since) = (state.fruitless.saturating_add(1), begun);
@@ -178,7 +176,8 @@ impl Servers {
         (link, nth): (&Link, Option<usize>),
         fault: Fault,
     ) -> Option<ConnId> {
-        let works = self.has_links_up(link.at) || has_answered_request(base, link.at, link.begun);
+        let works =
+            self.has_links_up(link.at) || has_answered_request(base, link, link.begun, fault);
         if works {
             return self.rest_place(base, link, nth?, fault);
         }
@@ -317,9 +316,17 @@ impl Servers {
     }
 }
 
-/// Whether a server has answered a request of any worker since then.
-fn has_answered_request(base: &Base, at: ServerAt, since: Time) -> bool {
-    base.metrics.answered(base.server(at).plan.id) > since.0
+/// Whether the server of a link has answered a request of any worker since then, which outweighs
+/// this fault.
+fn has_answered_request(base: &Base, link: &Link, since: Time, fault: Fault) -> bool {
+    ids_that_outweigh(base, link.at, fault).any(|id| base.metrics.answered(id) > since.0)
+}
+
+/// Returns the ids of a server whose answers outweigh this fault. Another pool of it may have
+/// another login: what that may says nothing of a login that is refused.
+fn ids_that_outweigh(base: &Base, at: ServerAt, fault: Fault) -> impl Iterator<Item = u32> {
+    let plan = &base.server(at).plan;
+    plan.same_ids().filter(move |id| *id == plan.id || fault != Fault::LoginRefused)
 }
 
 /// The other workers learn no sooner than this that a server answers.

@@ -333,17 +333,21 @@ fn a_worker_asks_on_its_idle_links_when_another_gets_no_answer() {
     assert_eq!(stage.turn(link), "");
 }
 
-/// A server that stands in two pools of one worker, which has no link in one of them.
-#[test]
-fn a_link_of_another_pool_is_asked_before_a_server_is_down() {
-    let mut stage = Stage::of(&["s0"], |plan| {
+/// A server that stands in two pools of one worker, which has no link in the first.
+fn in_two_pools() -> Stage {
+    Stage::of(&["s0"], |plan| {
         plan.pools[0].protocol = protocol("redis").expect("the table has it");
         let mut twin = plan.pools[0].clone();
         (plan.pools[0].servers[0].others, twin.servers[0].others) = (vec![4], vec![S0]);
         (twin.id, twin.servers[0].id) = (3, 4);
         twin.preconnect = true;
         plan.pools.push(twin);
-    });
+    })
+}
+
+#[test]
+fn a_link_of_another_pool_is_asked_before_a_server_is_down() {
+    let mut stage = in_two_pools();
     let link = stage.establishes_with(HELLO);
     stage.says(link, WELCOME);
     stage.waits(SECOND);
@@ -490,5 +494,36 @@ fn a_pool_whose_only_server_is_ejected_tells_what_the_server_has_said() {
         let told = stage.received(client);
         let expected = format!("no server in the ring (s0: login refused: {SAID})");
         assert!(told.contains(&expected), "{told}");
+    }
+}
+
+/// It answers requests in one pool. In the other, a relay ends each link at what is asked there.
+#[test]
+fn a_server_that_answers_in_one_pool_is_up_in_the_other() {
+    for answers in [true, false] {
+        let mut stage = in_two_pools();
+        let link = stage.establishes_with(HELLO);
+        stage.closes(link, Closed::Eof);
+        let client = stage.client();
+        let other = stage.registry.metrics(1);
+        for _ in 0..2 * proxy::limits::FRUITLESS_MAX {
+            stage.says(client, "SET k 1\r\n");
+            stage.end_turn();
+            while !stage.connects.is_empty() {
+                let own = stage.establishes_with(HELLO);
+                stage.says(own, WELCOME);
+                stage.turn(own);
+                stage.passes(SECOND / 100);
+                if answers {
+                    // Those of another worker, in the other pool.
+                    other.set_answered(4, stage.now().0);
+                }
+                stage.closes(own, Closed::Eof);
+                stage.end_turn();
+            }
+            stage.passes(SECOND);
+        }
+        let health = if answers { "s0 ready" } else { "s0 down" };
+        assert_eq!(stage.healths()[0], health);
     }
 }
