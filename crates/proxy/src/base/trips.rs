@@ -17,6 +17,16 @@ pub(crate) struct Trips {
     noted: Time,
     /// By how much a trip is longer than the shortest, on the average.
     deviation: u64,
+    /// The trips of late, if each took longer than a server that is well may be silent.
+    longer: Option<Longer>,
+}
+
+/// Trips, one after the other, that all took long.
+struct Longer {
+    first: Time,
+    last: Time,
+    count: u32,
+    shortest: u64,
 }
 
 impl Trips {
@@ -41,9 +51,33 @@ impl Trips {
         let is_first = self.shortest == [None; 2];
         self.shortest[0] = Some(self.shortest[0].map_or(trip, |shortest| shortest.min(trip)));
         let excess = trip.saturating_sub(self.shortest());
-        // A longer one is a pause of the server, or a path that the next window will know.
-        if !is_first && excess <= self.patience().max(limits::HOLD_AFTER_DEFAULT_US) {
+        if excess > self.patience().max(limits::HOLD_AFTER_DEFAULT_US) {
+            return self.note_longer(trip, now);
+        }
+        self.longer = None;
+        if !is_first {
             self.deviation = (7 * self.deviation + excess) / 8;
+        }
+    }
+
+    /// Notes a trip that is much longer than the shortest: a pause of the server; or its path has
+    /// become longer, if all of them are for a while.
+    #[cold]
+    fn note_longer(&mut self, trip: u64, now: Time) {
+        let first = Longer { first: now, last: now, count: 1, shortest: trip };
+        let known = self.longer.take();
+        // Two pauses far from each other are no path.
+        let known = known.filter(|one| now.since(one.last) <= limits::TRIPS_LONGER_US);
+        let longer = self.longer.insert(known.unwrap_or(first));
+        longer.shortest = longer.shortest.min(trip);
+        // A pause ends for all links at once.
+        if now.since(longer.last) >= limits::TRIPS_NOTED_US {
+            (longer.last, longer.count) = (now, longer.count + 1);
+        }
+        let is_for_long = now.since(longer.first) >= limits::TRIPS_LONGER_US;
+        if is_for_long && longer.count >= limits::TRIPS_LONGER_MIN {
+            self.shortest = [Some(longer.shortest), None];
+            (self.window, self.longer) = (now, None);
         }
     }
 
@@ -133,6 +167,43 @@ mod tests {
                 trips.note(second, Time(at * limits::TRIPS_WINDOW_US / 10));
             }
             assert_eq!(trips.patience(), 3 * second);
+        }
+    }
+
+    /// A route may move to another site: meanwhile, each answer would be taken for silence.
+    #[test]
+    fn a_path_that_has_become_longer_is_known_after_a_second() {
+        let mut trips = noted(&[MS; 10]);
+        for at in 1..=11 {
+            assert_eq!(trips.patience(), 3 * MS, "{at}");
+            trips.note(100 * MS, Time(at * 100 * MS));
+        }
+        assert_eq!(trips.patience(), 300 * MS);
+        // A path that is shorter again is known at once.
+        trips.note(2 * MS, Time(1_200 * MS));
+        assert_eq!(trips.patience(), 6 * MS);
+    }
+
+    /// Many links are answered at the end of each.
+    #[test]
+    fn two_long_pauses_are_no_path() {
+        let mut trips = noted(&[MS; 10]);
+        for at in [1, 4] {
+            for _ in 0..4 {
+                trips.note(2_000 * MS, Time(at * 1_000 * MS));
+            }
+            assert_eq!(trips.patience(), 3 * MS);
+        }
+    }
+
+    #[test]
+    fn a_server_that_pauses_again_and_again_is_no_further_away() {
+        let mut trips = noted(&[MS; 10]);
+        for at in 1..=100 {
+            // One of eight comes between two pauses.
+            let trip = if at % 8 == 0 { MS } else { 60 * MS };
+            trips.note(trip, Time(at * 60 * MS));
+            assert_eq!(trips.patience(), 3 * MS, "{at}");
         }
     }
 }

@@ -1,9 +1,32 @@
 //! Replies that come drop by drop: their server is slow, and yet never silent.
 
+use metrics::ServerCounter;
+
+use super::Servers;
 use super::link::Link;
-use crate::Time;
+use crate::base::Base;
+use crate::base::id::ConnId;
 use crate::base::phases::UNSENT;
 use crate::base::slow::DRIPS;
+use crate::{Event, Time};
+
+impl Servers {
+    /// Counts a reply that came drop by drop, and says so once a minute: such a server is slow, and
+    /// yet never silent.
+    #[cold]
+    pub(super) fn note_drips(&mut self, base: &mut Base, id: ConnId, began: Time) {
+        let Some(link) = self.links.find(id) else { return };
+        let Some((reads, us)) = link.dripped(base.now.since(began)) else { return };
+        let at = link.at;
+        let state = self.state(at);
+        state.counters.add(ServerCounter::RepliesDripped, 1);
+        if state.drip_told.is_none_or(|told| base.now.since(told) >= DRIP_TELL_US) {
+            state.drip_told = Some(base.now);
+            let server = base.server(at).plan.id;
+            base.log(Event::ServerDrips { server, reads, us });
+        }
+    }
+}
 
 impl Link {
     /// Notes that a part of a reply has come.
@@ -32,3 +55,5 @@ impl Link {
 const DROP_BYTES: u64 = 1_024;
 /// A reply that took less time did not come drop by drop.
 const DRIPPED_US: u64 = 50_000;
+/// How often a server that drips is told of.
+const DRIP_TELL_US: u64 = 60_000_000;

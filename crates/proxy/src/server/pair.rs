@@ -24,7 +24,7 @@ use crate::base::part::{Arrival, Effort, LinkClass, NONE, Part};
 use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
 use crate::base::{Base, limits};
-use crate::{Action, Event, Time};
+use crate::{Action, Time};
 
 /// The meaning of bytes of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,8 +245,9 @@ impl Servers {
         let owes_nothing = !link.is_waiting() || link.waits();
         if is_sample && !message.held {
             // A reference to the message would have it copied each time.
-            let Message { since, waited, inflight, end, .. } = message;
-            self.note_sample(base, id, since.after(u64::from(waited)), (inflight, end));
+            let Message { since, waited, inflight, end, effort, .. } = message;
+            let joined = since.after(u64::from(waited));
+            self.note_sample(base, id, (joined, effort), (inflight, end));
         }
         self.count_gone(&message);
         let state = self.state(at);
@@ -293,7 +294,7 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        joined: Time,
+        (joined, effort): (Time, Effort),
         (inflight, end): (u32, u64),
     ) {
         let Some(link) = self.links.find_mut(id) else { return };
@@ -302,26 +303,12 @@ impl Servers {
         if link.replies != 1 {
             link.note_delay((joined, inflight, end), (base.work_us, base.now));
         }
+        // The time of work is no part of the path.
         if let Some(up_since) = up_since
+            && effort == Effort::Quick
             && base.server(at).trips.is_due(base.now)
         {
             self.note_trip(base, at, up_since.max(joined));
-        }
-    }
-
-    /// Counts a reply that came drop by drop, and says so once a minute: such a server is slow, and
-    /// yet never silent.
-    #[cold]
-    fn note_drips(&mut self, base: &mut Base, id: ConnId, began: Time) {
-        let Some(link) = self.links.find(id) else { return };
-        let Some((reads, us)) = link.dripped(base.now.since(began)) else { return };
-        let at = link.at;
-        let state = self.state(at);
-        state.counters.add(ServerCounter::RepliesDripped, 1);
-        if state.drip_told.is_none_or(|told| base.now.since(told) >= DRIP_TELL_US) {
-            state.drip_told = Some(base.now);
-            let server = base.server(at).plan.id;
-            base.log(Event::ServerDrips { server, reads, us });
         }
     }
 
@@ -495,6 +482,3 @@ pub(super) const UNASKED: &str = "a reply that was not asked for";
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
-
-/// How often a server that drips is told of.
-const DRIP_TELL_US: u64 = 60_000_000;
