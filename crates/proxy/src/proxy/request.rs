@@ -399,8 +399,9 @@ impl Proxy {
         // It would overtake what its client is owed on the link that it took before.
         if again.asks.class == LinkClass::Moved && self.servers.owes(again.asks.id) {
             if !self.clients.pause_again(&mut self.base, id) {
+                let server = route::server_for(&mut self.base, incoming).map(|at| at as u32);
                 let (base, part) = (&mut self.base, Part::whole(id));
-                self.clients.fail(base, part, None, Fault::QueueTimeout, false);
+                self.clients.fail(base, part, server, Fault::QueueTimeout, false);
             }
             return;
         }

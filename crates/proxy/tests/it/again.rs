@@ -218,7 +218,7 @@ fn what_is_sent_again_on_other_links_waits_for_what_its_client_is_owed() {
         }
         stage.passes(2 * SECOND);
         let told = stage.received(client);
-        assert!(told.ends_with("timed out in the queue, not sent\r\n"), "{told}");
+        assert!(told.ends_with("-ERR s1: timed out in the queue, not sent\r\n"), "{told}");
         stage.expect_rows(0);
     }
 }
