@@ -128,7 +128,7 @@ impl Servers {
             // Another link shows whether the server is down: what was not sent waits for that. What
             // waits on an idle link has waited for it.
             if fault == Fault::ReplyTimeout && is_up {
-                self.renew(base, id);
+                self.renew(base, id, fault);
             }
             return self.close_link(base, id, fault);
         }
@@ -270,7 +270,7 @@ impl Servers {
         }
         if fault == Fault::LinkLost {
             self.doubt(base, id);
-            self.renew(base, id);
+            self.renew(base, id, fault);
         }
         self.remove_dead_link(base, id, fault);
     }
@@ -282,7 +282,7 @@ impl Servers {
         let Some(link) = self.links.find(id) else { return };
         let server = base.server(link.at).plan.id;
         base.log(Event::Poisoned { server, why });
-        self.renew(base, id);
+        self.renew(base, id, Fault::Poisoned);
         self.close_link(base, id, Fault::Poisoned);
     }
 

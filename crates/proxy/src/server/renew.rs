@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Servers close connections that were idle, and requests that are read in the same turn as the end
-//! of such a connection have been queued for it. A link that never worked is not renewed: a server
+//! of such a connection have been queued for it. A link that never worked is renewed once: a server
 //! that accepts connections and closes them would be asked for ever.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -27,6 +27,7 @@ use super::queue::FairQueue;
 use super::trial::Blocks;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Outbox;
+use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
 use crate::base::tenants::NOBODY;
@@ -34,9 +35,9 @@ use crate::base::{Base, ServerAt};
 
 impl Servers {
     /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
-    /// speaks against it. Returns whether it did. The dead one has left what its server owes, and
+    /// speaks against it, such as why it is dead. Returns whether it did. The dead one has left what its server owes, and
     /// what waits of the clients that this is owed to: their requests would change places.
-    pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId) -> bool {
+    pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId, why: Fault) -> bool {
         let Some(link) = self.links.find_mut(dead) else { return false };
         // Nothing is owed for it.
         link.drop_refused();
@@ -48,7 +49,9 @@ impl Servers {
             && base.server(at).is_in_service()
             && !is_out(base.server(at));
         let is_needed = state.probe != Some(dead) && state.blocks != Blocks::Tried(dead);
-        if !may_connect || !link.may_be_renewed(base) || !is_needed {
+        let is_first = why == Fault::LinkLost && state.fruitless == 0;
+        let has_worked = link.has_worked(base.now) || is_first;
+        if !may_connect || !has_worked || !link.may_be_renewed() || !is_needed {
             return false;
         }
         self.drop_bound(base, dead);
@@ -143,13 +146,13 @@ impl Servers {
 impl Link {
     /// Whether something waits on it of which its server has seen nothing, and which means the same
     /// on another connection.
-    fn may_be_renewed(&self, base: &Base) -> bool {
+    fn may_be_renewed(&self) -> bool {
         let has_unsent = !self.is_idle();
         let is_kept = self.own.kept_until.is_some();
         // A block would be executed whatever has become of what was watched.
         let is_guarded = self.own.guarded_until > self.sent;
         let has_state = self.own.watched || is_guarded || self.class == LinkClass::Subscribed;
-        has_unsent && !has_state && !is_kept && !self.retiring && self.has_worked(base.now)
+        has_unsent && !has_state && !is_kept && !self.retiring
     }
 }
 

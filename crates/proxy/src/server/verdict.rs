@@ -242,7 +242,9 @@ impl Servers {
         self.use_or_close(base, id);
         for one in self.links_of(at) {
             let is_dead = |link: &Link| link.is_unanswered_since(asked) && !link.is_waiting();
-            if self.links.find(one).is_some_and(is_dead) && self.renew(base, one) {
+            if self.links.find(one).is_some_and(is_dead)
+                && self.renew(base, one, Fault::ReplyTimeout)
+            {
                 self.close_link(base, one, Fault::LinkLost);
             }
         }

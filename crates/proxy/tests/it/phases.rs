@@ -67,6 +67,12 @@ fn a_request_that_was_never_sent_has_waited_and_one_that_was_has_been_with_its_s
         stage.passes(70);
         stage.closes(link, Closed::Reset);
         stage.end_turn();
+        if !is_sent {
+            // It moves once.
+            let another = stage.connect(0);
+            stage.closes(another, Closed::Reset);
+            stage.end_turn();
+        }
         assert!(stage.received(client).starts_with("SERVER_ERROR"));
         assert_eq!(phases(&stage.registry), expected, "sent: {is_sent}");
     }

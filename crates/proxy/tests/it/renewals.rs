@@ -35,6 +35,32 @@ fn a_change_that_meets_the_end_of_an_idle_link_moves_to_another() {
     }
 }
 
+/// It has been up for no second, and has answered nothing. A second one shows what its server is.
+#[test]
+fn a_change_that_meets_the_end_of_a_young_link_moves_once() {
+    for is_lost_again in [false, true] {
+        let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);
+        let (link, client) = (stage.connect(0), stage.client());
+        stage.says(client, "incr n 1\r\n");
+        stage.closes(link, Closed::Reset);
+        assert_eq!(
+            (stage.received(client), stage.healths()),
+            (String::new(), vec!["s0 ready".into()])
+        );
+        let another = stage.connect(0);
+        if is_lost_again {
+            stage.closes(another, Closed::Reset);
+            assert_eq!(stage.received(client), LOST);
+            assert!(stage.connects.len() <= 1, "one more shows whether the server works");
+            continue;
+        }
+        assert_eq!(stage.turn(another), "incr n 1\r\n");
+        stage.says(another, "1\r\n");
+        assert_eq!(stage.received(client), "1\r\n");
+        stage.expect_rows(0);
+    }
+}
+
 #[test]
 fn requests_that_move_keep_their_order_and_leave_once() {
     let (mut stage, link) = idle(|_| {});
@@ -91,8 +117,11 @@ fn a_connection_that_ends_with_its_handshake_is_not_followed_by_another() {
     let client = stage.client();
     stage.says(client, "incr n 1\r\n");
     stage.closes(link, Closed::Eof);
-    let another = stage.connect(0);
-    stage.closes(another, Closed::Eof);
+    for _ in 0..2 {
+        assert_eq!(stage.received(client), "");
+        let another = stage.connect(0);
+        stage.closes(another, Closed::Eof);
+    }
     assert_eq!(stage.received(client), LOST);
     // One shows whether the server is there, and no others at once.
     let judge = stage.connect(0);
