@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testkit::process::{Family, Quickack, Redis, Speaker, wait_until, wait_until_within};
+use testkit::process::{Family, Firewall, Quickack, Redis, Speaker, wait_until, wait_until_within};
 use testkit::wire::resp::{Reply, command};
 
 use super::super::harness;
@@ -239,6 +239,47 @@ fn clients_go_around_a_script_and_read_what_its_server_says() {
         }
         assert_eq!(client.say("GET a"), Reply::Null(b'$'));
     }
+}
+
+/// The other one runs a script too, and a firewall lets nothing new through to it.
+#[test]
+fn who_goes_around_one_redis_waits_for_no_connection_to_another() {
+    let backs = servers(Family::Redis70, 2);
+    let mut firewall = Firewall::start(backs[1].address);
+    let addresses = [backs[0].address, firewall.address];
+    let quickack = with_workers(1, &addresses, &["timeout: 60s", "timeout_connect: 60s"]);
+    let mut direct = [0, 1].map(|at: usize| Speaker::connect(backs[at].address));
+    let mut client = Speaker::connect(quickack.address());
+    let keys = direct.each_mut().map(|direct| {
+        assert!(!direct.say("CONFIG SET lua-time-limit 1").is_error());
+        let mut keys = (0..).map(|nth| format!("key{nth}"));
+        let key = keys.find(|key| {
+            assert_eq!(client.say(&format!("SET {key} 1")), Reply::Simple("OK".into()));
+            direct.say(&format!("EXISTS {key}")) == Reply::Integer(1)
+        });
+        key.expect("there is one")
+    });
+    let connects = || harness::stats(&quickack)["workers"][0]["connects_total"].as_u64();
+    let mut scripts = Vec::new();
+    for at in [0, 1] {
+        let before = connects();
+        let mut runs = Speaker::connect(quickack.address());
+        runs.send(&command(&["EVAL", "while true do end", "1", &keys[at]]));
+        scripts.push(runs);
+        wait_until("it runs", || direct[at].say("GET a").is_error());
+        wait_until("a connection beside it is begun", || connects() > before);
+        if at == 0 {
+            wait_until("it is made", || harness::total(&quickack, "links") > 1);
+            let told = client.say(&format!("GET {}", keys[0]));
+            assert!(told.error().starts_with("BUSY "), "{told:?}");
+            firewall.drop_new();
+        }
+    }
+    client.send(format!("GET {}\r\n", keys[1]).as_bytes());
+    let requests = || harness::stats(&quickack)["workers"][0]["requests"].as_u64();
+    wait_until("it is read", || requests() == Some(3));
+    assert_eq!(direct[1].say("SCRIPT KILL"), Reply::Simple("OK".into()));
+    assert_eq!(client.reply(), Ok(Reply::Bulk("1".into())), "as soon as the script is over");
 }
 
 /// They come while the first link is made, so that all leave at once, the read first: servers do

@@ -1,10 +1,14 @@
 //! One link that ends, or brings a reply that cannot be used: what that costs those who share it.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::process::Command;
+use std::thread;
 
 use rustix::process::Signal;
-use testkit::process::{Family, Firewall, Quickack, Redis, Speaker, freeze, send, wait_until};
+use testkit::process::{
+    Family, Firewall, Quickack, Redis, Speaker, connect, freeze, listen, send, wait_until,
+};
 use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn};
@@ -69,6 +73,43 @@ fn a_connection_that_is_cut_costs_only_those_who_are_owed_something_there() {
     assert!(told.error().contains("connection lost, outcome unknown"), "{told:?}");
     redis.process.thaw();
     assert_eq!(other.reply(), Ok(Reply::Integer(1)));
+}
+
+/// Starts a relay to a server that ends a connection at this word.
+fn ends_at(server: SocketAddr, word: &'static str) -> SocketAddr {
+    listen(move |mut near| {
+        let mut far = connect(server);
+        let [from_far, to_near] = [&far, &near].map(|it| it.try_clone().expect("a second one"));
+        thread::spawn(move || io::copy(&mut &from_far, &mut &to_near));
+        let mut chunk = [0; 4096];
+        while let Ok(len @ 1..) = near.read(&mut chunk) {
+            let has_word = String::from_utf8_lossy(&chunk[..len]).contains(word);
+            if has_word || far.write_all(&chunk[..len]).is_err() {
+                break;
+            }
+        }
+        for one in [near, far] {
+            let _ = one.shutdown(Shutdown::Both);
+        }
+    })
+}
+
+/// A proxy on the way may end a connection at what one client asks, as often as it asks.
+#[test]
+fn a_wait_that_ends_its_connection_keeps_no_other_client_from_one() {
+    let redis = Redis::start(Family::Redis70);
+    let quickack = with_workers(1, &[ends_at(redis.address, "poison")], &[]);
+    let mut direct = Speaker::connect(redis.address);
+    let mut poison = Speaker::connect(quickack.address());
+    assert_eq!(poison.say("GET k"), Reply::Null(b'$'));
+    for _ in 0..20 {
+        let told = poison.say("BLPOP poison 0");
+        assert!(told.is_error(), "{told:?}");
+        assert_eq!(direct.say("RPUSH l v"), Reply::Integer(1));
+        let mut other = Speaker::connect(quickack.address());
+        let popped = Reply::Array(["l", "v"].map(|one| Reply::Bulk(one.into())).to_vec());
+        assert_eq!(other.say("BLPOP l 0"), popped);
+    }
 }
 
 /// Kvrocks and ElastiCache Serverless give such cursors.

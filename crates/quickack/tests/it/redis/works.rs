@@ -1,6 +1,7 @@
 //! Work of which nobody knows how long it takes, at a real server.
 
-use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
+use rustix::process::Signal;
+use testkit::process::{Family, Quickack, Redis, Speaker, send, wait_until};
 use testkit::wire::resp::{Reply, command};
 
 use super::with_workers;
@@ -50,6 +51,29 @@ fn of_a_script_that_was_quick_some_hundred_times_few_are_outstanding_at_a_redis(
         redis.process.thaw();
         clients.iter_mut().for_each(|client| expect(client, QUICK, round));
     }
+}
+
+/// Otherwise less and less would leave for the server, and at last one of each worker.
+#[test]
+fn the_work_of_workers_that_are_killed_counts_no_more() {
+    let redis = Redis::start(Family::Redis70);
+    let (quickack, mut clients) = beside(&redis);
+    let work = || harness::total(&quickack, "work_us");
+    wait_until("nothing is read", || read(&quickack) == 0);
+    redis.process.freeze();
+    let script = command(&["EVAL", "return 1", "0"]);
+    clients.iter_mut().for_each(|client| client.send(&script));
+    wait_until("all is read", || read(&quickack) == clients.len() as u64);
+    assert_ne!(work(), 0);
+    for worker in harness::workers(&quickack).values() {
+        send(worker.pid, Signal::KILL);
+    }
+    wait_until("it is forgotten", || work() == 0);
+    redis.process.thaw();
+    let mut client = Speaker::connect(quickack.address());
+    wait_until("the server is asked again", || {
+        client.ask(&["EVAL", "return 2", "0"]) == Reply::Integer(2)
+    });
 }
 
 /// Returns the proxy of a server, and clients of each of its workers.
