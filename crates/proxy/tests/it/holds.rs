@@ -190,8 +190,8 @@ fn the_time_of_the_path_is_no_silence() {
     assert_eq!(stage.turn(link), "incr x 1\r\n");
 }
 
-/// A server that is asked every 7 ms, by a client for each request, and answers each after the time
-/// of its path. Returns how many requests were held of those that came in the last of these seconds.
+/// Asks a server every 7 ms, which answers after the time of its path; returns how many requests
+/// were held in the last of these seconds.
 fn held_of_asked(trips: impl Fn(u64) -> u64, seconds: u64) -> u64 {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
