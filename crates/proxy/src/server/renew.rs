@@ -35,9 +35,9 @@ use crate::base::{Base, ServerAt};
 
 impl Servers {
     /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
-    /// speaks against it, such as why it is dead. Returns whether it did. The dead one has left what
-    /// its server owes, and what waits of the clients that this is owed to: their requests would
-    /// change places.
+    /// speaks against it, such as why it is dead. Returns whether it did. The dead one has left
+    /// what its server owes, and what waits of the clients that this is owed to: their requests
+    /// would change places.
     pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId, why: Fault) -> bool {
         let Some(link) = self.links.find_mut(dead) else { return false };
         // Nothing is owed for it.
