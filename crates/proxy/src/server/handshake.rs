@@ -172,6 +172,7 @@ impl Servers {
             self.tell_work(at);
         }
         if is_new {
+            self.state(at).note_link_up();
             let server = base.server(at).plan.id;
             base.log_connection(|_| Connection::LinkMade { link: id, server });
         }

@@ -295,12 +295,19 @@ impl ServerState {
         self.links.iter().flatten().any(|place| *place == Some(link))
     }
 
+    /// Counts a link that has come up. At once: other workers and other pools judge the server by
+    /// who has links.
+    pub(super) fn note_link_up(&mut self) {
+        self.gauges.links += 1;
+        self.counters.set(metrics::ServerCounter::LinksNow, self.gauges.links);
+    }
+
     /// Forgets a link that has died.
     pub(super) fn forget(&mut self, id: ConnId, link: &Link) {
         assert!(self.alive > 0, "a link dies once");
         self.alive -= 1;
         if link.was_up() {
-            // At once: other workers judge the server by who has links.
+            // At once, as well.
             self.gauges.links = self.gauges.links.saturating_sub(1);
             self.counters.set(metrics::ServerCounter::LinksNow, self.gauges.links);
         }

@@ -527,3 +527,18 @@ fn a_server_that_answers_in_one_pool_is_up_in_the_other() {
         assert_eq!(stage.healths()[0], health);
     }
 }
+
+/// Its link there has come up a moment ago, and its gauges are not published yet.
+#[test]
+fn a_server_that_has_a_link_in_one_pool_is_not_down_in_another_after_one_attempt() {
+    let mut stage = in_two_pools();
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    let client = stage.client();
+    stage.says(client, GET);
+    stage.end_turn();
+    let (attempt, _) = stage.connects.pop().expect("it is tried");
+    stage.passes(1);
+    stage.closes(attempt, Closed::Unmade(111));
+    assert_eq!(stage.healths()[0], "s0 ready");
+}
