@@ -1,4 +1,4 @@
-//! What the errors of servers say of the requests that they answer.
+//! The errors of servers, and the meaning of each for the request that it answers.
 
 use crate::Ask;
 

@@ -172,10 +172,8 @@ impl Servers {
         self.states[asks.pool()].iter().any(|state| {
             let links = state.links.get(usize::from(asks.conn_key));
             let link = |nth: usize| links.and_then(|links| self.links.find((*links.get(nth)?)?));
-            let (Some(spare), Some(shared)) = (link(SPARE), link(nth)) else { return false };
-            if spare.class != LinkClass::Spare {
-                return false;
-            }
+            let spare = link(SPARE).filter(|one| one.class == LinkClass::Spare);
+            let (Some(spare), Some(shared)) = (spare, link(nth)) else { return false };
             let says_busy =
                 || state.said_busy && spare.is_told_busy() && spare.since >= shared.owed;
             // One that only repeats its handshake has shown that the server answers others.

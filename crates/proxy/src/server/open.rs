@@ -71,7 +71,7 @@ impl Servers {
             return Ok(id);
         }
         if spare.is_some_and(|id| self.says_busy(id)) {
-            // What the client has asked on the shared link before may still be done.
+            // A request that the client has on the shared link may still be done.
             let waits = |link: &Link| link.askers().any(|one| one == asks.id);
             let is_first = !self.find_link(base, &shared, at.server as usize).is_some_and(waits);
             if is_first {

@@ -308,22 +308,26 @@ impl Servers {
     /// Counts what is outstanding of a work that was quick: some may have been dropped.
     #[cold]
     fn count_works(&mut self, at: ServerAt, id: WorkId, now: Time) {
-        let its = self.links.iter().filter(|(_, link)| link.at == at);
-        let sent = its.flat_map(|(_, link)| &link.outstanding);
-        let count = sent.filter(|message| message.effort.counted() == Some(id)).count();
+        let count = self.quick_works(at).filter(|work| *work == id).count();
         self.state(at).works.review(id, count, now);
     }
 
     /// As `count_works`, for all of them.
     #[cold]
     fn recount_works(&mut self, at: ServerAt) {
-        let its = self.links.iter().filter(|(_, link)| link.at == at);
-        let sent = its.flat_map(|(_, link)| &link.outstanding);
         let mut counts = HashMap::new();
-        for id in sent.filter_map(|message| message.effort.counted()) {
+        for id in self.quick_works(at) {
             *counts.entry(id).or_insert(0) += 1;
         }
         self.state(at).works.recount(|id| counts.get(&id).copied().unwrap_or(0));
+    }
+
+    /// Returns the works that were quick before and are outstanding at a server, each as often as
+    /// it is.
+    fn quick_works(&self, at: ServerAt) -> impl Iterator<Item = WorkId> {
+        let its = self.links.iter().filter(move |(_, link)| link.at == at);
+        let sent = its.flat_map(|(_, link)| &link.outstanding);
+        sent.filter_map(|message| message.effort.counted())
     }
 
     /// Tells all workers how much time this one's works of microseconds take that are outstanding

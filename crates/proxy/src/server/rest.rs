@@ -141,8 +141,8 @@ impl Servers {
     ) -> Option<ConnId> {
         let at = link.at;
         let conn_key = base.pool(at).conn_keys.of(link.conn_key);
-        // What a client has asked may have ended its own link. A link that could not be made can be
-        // made for nobody.
+        // A client's request may have ended its own link. A link that could not be made can be made
+        // for nobody.
         let owner = if link.was_up() { link.owner } else { ConnId::NONE };
         if self.state(at).rests.note(Place { conn_key, nth, owner }, why, base.now) {
             let server = base.server(at);
@@ -173,12 +173,9 @@ impl Servers {
         }
         let links = &self.states[at.pool as usize][at.server as usize].links;
         let shared = &links.get(usize::from(conn_key))?[LinkClass::SPECIAL..];
-        let is_occupied = |id: &ConnId| match self.links.find(*id) {
-            Some(link) if link.was_up() => Some(link.is_occupied(base)),
-            _ => None,
-        };
-        let up = shared.iter().flatten().filter_map(|id| Some((is_occupied(id)?, *id)));
-        let (_, other) = up.min_by_key(|(is_occupied, _)| *is_occupied)?;
+        let links = shared.iter().flatten().filter_map(|id| Some((*id, self.links.find(*id)?)));
+        let up = links.filter(|(_, link)| link.was_up());
+        let (other, _) = up.min_by_key(|(_, link)| link.is_occupied(base))?;
         let state = self.state(at);
         let place = state.links[usize::from(conn_key)].get_mut(nth)?;
         if place.is_some() {

@@ -116,13 +116,11 @@ impl WorkRecord {
     /// Changes what is known of a work that was quick.
     #[inline]
     fn change<T>(&mut self, id: WorkId, change: impl FnOnce(&mut Quick) -> T) -> Option<T> {
-        let quick = self.quick.get_mut(id.0 as usize % TRIED_MAX)?.as_mut()?;
-        if quick.id != id {
-            return None;
-        }
+        let quick = self.find_quick_mut(id)?;
         let before = quick.outstanding_us();
         let changed = change(quick);
-        self.outstanding_us = self.outstanding_us - before + quick.outstanding_us();
+        let after = quick.outstanding_us();
+        self.outstanding_us = self.outstanding_us - before + after;
         Some(changed)
     }
 
