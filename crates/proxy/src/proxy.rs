@@ -173,7 +173,11 @@ impl Proxy {
             }
             Due::Kept(id) => servers.kept_timer(base, id),
             Due::Probe(at) => servers.probe(base, at, set),
-            Due::Topics(at) => servers.topics_timer(base, at, set),
+            Due::Topics(at) => {
+                if servers.topics_timer(base, at, set) {
+                    self.settle_topics(at.pool as usize);
+                }
+            }
             Due::Again(request) => self.ask_anew(request),
             Due::Retire { id } => clients.end_retirement(base, id, set),
             Due::Logins { id } => clients.logins_timer(base, id, set),

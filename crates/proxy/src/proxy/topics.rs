@@ -27,7 +27,9 @@ impl Proxy {
         let mut failed = None;
         for topic in &named {
             match self.servers.settled(&self.base, pool, topic, joins) {
-                Settled::Not => self.clients.await_topic(&mut self.base, id, joins, topic),
+                Settled::Not | Settled::Later(_) => {
+                    self.clients.await_topic(&mut self.base, id, joins, topic)
+                }
                 Settled::Everywhere => self.base.pools[pool].topics.tidy(topic.0, &topic.1),
                 Settled::Nowhere(server, fault) => failed = Some((server, fault)),
             }
@@ -61,12 +63,20 @@ impl Proxy {
         }
     }
 
+    /// Lets those go on who wait for topics of a pool that are settled.
+    pub(super) fn settle_topics(&mut self, pool: usize) {
+        for topic in self.base.pools[pool].topics.names() {
+            self.settle_topic(pool, &topic);
+        }
+        self.follow_changes();
+    }
+
     /// Lets those go on who wait for a topic, if it is settled.
     fn settle_topic(&mut self, pool: usize, topic: &TopicName) {
         let Proxy { base, clients, servers, .. } = self;
         let is_wanted = base.pools[pool].topics.is_wanted(topic.0, &topic.1);
         match servers.settled(base, pool, topic, is_wanted) {
-            Settled::Not => {}
+            Settled::Not | Settled::Later(_) => {}
             Settled::Everywhere => clients.settle_topic(base, pool, topic),
             Settled::Nowhere(server, fault) => {
                 clients.fail_topic(base, pool, topic, Ok((server, fault)));
@@ -153,7 +163,15 @@ impl Proxy {
         self.servers.tend_topics(&mut self.base, at);
         self.follow_changes();
         for topic in unanswered.iter().chain(&lost) {
-            self.settle_topic(pool, topic);
+            let Proxy { base, clients, servers, .. } = self;
+            match servers.settled(base, pool, topic, true) {
+                // What it was told may have ended the link, and is not told again.
+                Settled::Later(server) => {
+                    let why = (Some(server), Fault::LinkLost);
+                    clients.fail_topic(base, pool, topic, Ok(why));
+                }
+                _ => self.settle_topic(pool, topic),
+            }
         }
         self.follow_changes();
     }

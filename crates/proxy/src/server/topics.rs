@@ -43,7 +43,7 @@ pub(super) struct ServerTopics {
     asked: VecDeque<Told>,
     /// When the link may be opened again, after it was lost soon.
     retry_at: Option<Time>,
-    /// Why the last link did not come up, if it did not.
+    /// Why the last link did not come up, or that it was lost.
     missing: Option<Fault>,
     /// When it is asked next whether it is there: it owes nothing as long as nothing changes.
     ping_at: Option<Time>,
@@ -75,6 +75,9 @@ pub(crate) enum Settled {
     Not,
     /// All that can be reached have.
     Everywhere,
+    /// The link to this server was lost soon, and is opened again after a pause. No other server
+    /// has been told.
+    Later(u32),
     /// No server can be reached: this one, for this reason.
     Nowhere(Option<u32>, Fault),
 }
@@ -135,16 +138,18 @@ impl Servers {
     }
 
     /// As `tend_topics`, when the pause after a loss is over; or asks whether the server is there.
-    pub(crate) fn topics_timer(&mut self, base: &mut Base, at: ServerAt, set: Time) {
+    /// Returns whether it was the pause, for which clients may have waited.
+    pub(crate) fn topics_timer(&mut self, base: &mut Base, at: ServerAt, set: Time) -> bool {
         let states = self.states.get_mut(at.pool as usize);
         let state = states.and_then(|states| states.get_mut(at.server as usize));
-        let Some(state) = state else { return };
-        if state.topics.retry_at == Some(set) {
-            state.topics.retry_at = None;
+        let Some(state) = state else { return false };
+        let is_over = state.topics.retry_at.take_if(|at| *at == set).is_some();
+        if is_over {
             self.tend_topics(base, at);
         } else if state.topics.ping_at == Some(set) {
             self.ping_topics(base, at);
         }
+        is_over
     }
 
     /// Opens the link, if the server can be reached, and tells it all that clients listen to.
@@ -161,6 +166,7 @@ impl Servers {
             return 0;
         }
         if is_refused {
+            self.state(at).topics.missing = None;
             self.retry_topics(base, at);
             return 0;
         }
@@ -262,8 +268,13 @@ impl Servers {
             Some(server) => {
                 let at = ServerAt { pool: pool as u32, server: server as u32 };
                 let is_up = base.server(at).health == Health::Ready;
-                let why = self.states[pool][server].topics.missing.filter(|_| is_up);
-                Settled::Nowhere(Some(server as u32), why.unwrap_or(Fault::Down))
+                let topics = &self.states[pool][server].topics;
+                match topics.missing.filter(|_| is_up) {
+                    Some(Fault::LinkLost) if topics.retry_at.is_some() => {
+                        Settled::Later(server as u32)
+                    }
+                    why => Settled::Nowhere(Some(server as u32), why.unwrap_or(Fault::Down)),
+                }
             }
             None => Settled::Nowhere(None, Fault::NoServer),
         }
@@ -383,24 +394,25 @@ impl Servers {
         let at = link.at;
         let has_stood =
             link.up_since().is_some_and(|since| base.now.since(since) >= limits::LINK_STOOD_US);
+        let is_dropped = fault == Fault::Dropped;
         let topics = std::mem::take(&mut self.state(at).topics);
         let (mut lost, mut unanswered) = (Vec::new(), Vec::new());
         for kind in TopicKind::ALL {
             for (name, one) in &topics.of[kind as usize] {
-                if one.confirmed && fault != Fault::Dropped {
+                if one.confirmed && !is_dropped {
                     lost.push((kind, Rc::clone(name)));
                 }
-                if one.unanswered > 0 || fault == Fault::Dropped {
+                if one.unanswered > 0 || is_dropped {
                     unanswered.push((kind, Rc::clone(name)));
                 }
             }
         }
         self.state(at).counters.add(ServerCounter::SubscriptionsLost, lost.len() as u64);
-        if !has_stood && fault != Fault::Dropped {
+        if !has_stood && !is_dropped {
             self.retry_topics(base, at);
         }
-        let missing = (!link.was_up() && fault != Fault::Dropped).then_some(fault);
-        self.state(at).topics.missing = missing;
+        let fault = if link.was_up() { Fault::LinkLost } else { fault };
+        self.state(at).topics.missing = (!is_dropped).then_some(fault);
         self.events.push_back(LinkEvent::TopicsLost(TopicsLost { at, lost, unanswered }));
     }
 }

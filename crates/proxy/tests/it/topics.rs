@@ -362,3 +362,46 @@ fn subscriptions_wait_for_a_server_that_is_busy() {
     stage.says(link, &told("subscribe", "c", 1));
     assert_eq!(stage.received(client), told("subscribe", "c", 1));
 }
+
+/// A relay closes at what one client listens to.
+#[test]
+fn who_subscribes_after_another_has_ended_the_link_waits_for_the_next() {
+    let mut stage = pool(&["s0"], |_| {});
+    let [evil, other] = [stage.client(), stage.client()];
+    stage.says(other, "GET a\r\n");
+    let shared = up(&mut stage);
+    assert_eq!(stage.turn(shared), resp("GET a"));
+    stage.says(shared, "$-1\r\n");
+    stage.received(other);
+    stage.says(evil, "SUBSCRIBE evil\r\n");
+    let link = up(&mut stage);
+    assert_eq!(stage.turn(link), resp("SUBSCRIBE evil"));
+    stage.closes(link, Closed::Eof);
+    assert_eq!(stage.received(evil), "-ERR s0: connection lost\r\n");
+    stage.says(other, "SUBSCRIBE c\r\n");
+    assert_eq!((stage.received(other), stage.connects.len()), (String::new(), 0));
+    stage.passes(SECOND / 10);
+    let link = up(&mut stage);
+    assert_eq!(stage.turn(link), resp("SUBSCRIBE c"));
+    stage.says(link, &told("subscribe", "c", 1));
+    assert_eq!(stage.received(other), told("subscribe", "c", 1));
+}
+
+/// It could wait for a link that does not come.
+#[test]
+fn who_waits_for_the_next_link_is_told_when_there_is_none() {
+    let mut stage = pool(&["s0"], |_| {});
+    let [evil, other] = [stage.client(), stage.client()];
+    stage.says(evil, "SUBSCRIBE evil\r\n");
+    let link = up(&mut stage);
+    stage.turn(link);
+    stage.closes(link, Closed::Eof);
+    stage.says(other, "SUBSCRIBE c\r\n");
+    stage.says(evil, "GET k\r\n");
+    stage.end_turn();
+    let (shared, _) = stage.connects.remove(0);
+    stage.closes(shared, Closed::Unmade(111));
+    assert_eq!(stage.healths(), ["s0 down"]);
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.received(other), "-ERR s0: down, waiting for it to come back\r\n");
+}
