@@ -16,7 +16,7 @@ use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Part, RequestId};
 use crate::base::pool::Health;
 use crate::base::timers::Due;
-use crate::base::{Base, ServerAt};
+use crate::base::{Base, ServerAt, limits};
 use crate::{Action, Closed, Event, Time};
 
 /// The outcome of a message without a reply, or news of a server that clients wait for.
@@ -78,8 +78,11 @@ impl Servers {
     pub(super) fn arm(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         let timeouts = &base.pool(link.at).plan.timeouts;
-        let around = link.go_around_at(base);
-        let Some(deadline) = link.deadline(timeouts).into_iter().chain(around).min() else {
+        // Where it could not when it was due, it may a moment later.
+        let again = base.now.after(limits::AROUND_AGAIN_US);
+        let gives_way = link.gives_way_at(base).map(|at| if at > base.now { at } else { again });
+        let others = link.go_around_at(base).into_iter().chain(gives_way);
+        let Some(deadline) = link.deadline(timeouts).into_iter().chain(others).min() else {
             return;
         };
         if link.armed.is_none_or(|armed| deadline < armed) {
@@ -114,6 +117,9 @@ impl Servers {
             return self.ask_busy_again(base, id);
         }
         self.go_around(base, id);
+        if self.gives_way(base, id) {
+            return;
+        }
         let Some(link) = self.links.find_mut(id) else { return };
         if is_looked_at || link.fault_at(&timeouts, base.now) == Some(Fault::ReplyTimeout) {
             self.excuse(base, id);
@@ -329,16 +335,10 @@ impl Servers {
         if link.class == LinkClass::Subscribed {
             self.forget_topics(base, &link, fault);
         }
-        let state = self.state(at);
-        if let Some(counter) = fault.row().counter {
-            state.counters.add(counter, 1);
-        }
+        self.count_fault(at, fault);
         if fault == Fault::SetupRefused {
             let conn_key = base.pools[at.pool as usize].conn_keys.of(link.conn_key);
-            state.note_refused(conn_key, base.now);
-        }
-        if fault == Fault::ConnectTimeout {
-            state.counters.add(ServerCounter::ConnectTimeout, 1);
+            self.state(at).note_refused(conn_key, base.now);
         }
         let is_trial = place == Some(TRIAL) && link.was_up();
         if !is_trial {
@@ -350,7 +350,7 @@ impl Servers {
             _ if !base.server(at).is_in_service() => {}
             Blame::Own if !bug!(BlameServer) => self.connect_unable(base, at, probing),
             // It answers that it is full, or answers others.
-            _ if probing && self.is_proven_since(base, &link, fault) => self.note_back(base, at),
+            _ if probing && self.is_back(base, &link, fault) => self.note_back(base, at),
             // A server that was let back meanwhile is judged as any other.
             _ if probing && (base.server(at).ejected || base.server(at).health == Health::Down) => {
                 self.server_failed(base, at, fault);
@@ -383,6 +383,17 @@ impl Servers {
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
     }
 
+    /// Counts a link that ends with this fault.
+    pub(super) fn count_fault(&mut self, at: ServerAt, fault: Fault) {
+        let counters = &self.state(at).counters;
+        if let Some(counter) = fault.row().counter {
+            counters.add(counter, 1);
+        }
+        if fault == Fault::ConnectTimeout {
+            counters.add(ServerCounter::ConnectTimeout, 1);
+        }
+    }
+
     /// Whether a link may end like this though its server is well: a server may close one that was
     /// idle, a restart ends links that worked, and a slow request may never end. If the server is
     /// down, the next connect will show it.
@@ -400,7 +411,7 @@ impl Servers {
     }
 
     /// Gives up the messages of a dead link.
-    fn give_up(&mut self, link: &mut Link, fault: Fault) {
+    pub(super) fn give_up(&mut self, link: &mut Link, fault: Fault) {
         if let Some(body) = link.body.take()
             && let Some(part) = body.arrival.part
         {

@@ -16,7 +16,6 @@ use crate::base::connection::Connection;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
-use crate::base::pool::Health;
 use crate::base::{Base, ServerAt, limits};
 use crate::{Event, Time};
 
@@ -185,17 +184,8 @@ impl Servers {
         let before = self.note_capabilities(base, at, capabilities);
         if is_probe {
             self.probe_answered(base, id);
-        } else if !is_new
-            && self.state(at).probed.is_some_and(|probed| asked >= probed)
-            && base.server(at).is_in_service()
-            && base.server(at).health == Health::Down
-        {
-            // It was asked beside a probe, which may end when the server is down again.
-            if let Some(probe) = self.state(at).probe.take() {
-                self.close_quietly(base, probe);
-            }
-            self.note_back(base, at);
         }
+        self.note_beside_probe(base, at, (asked, is_new));
         self.end_judge(base, id, asked);
         // A link that has shown that its server is well has its place by now.
         if !is_trial {

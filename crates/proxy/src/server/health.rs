@@ -19,6 +19,7 @@ use crate::{Action, Event, Report, Time};
 impl Servers {
     /// Notes that a server failed: no request reaches it until a probe does.
     pub(super) fn server_failed(&mut self, base: &mut Base, at: ServerAt, fault: Fault) {
+        let now = base.now;
         let server = base.server_mut(at);
         let id = server.plan.id;
         let words = fault.row().words;
@@ -27,6 +28,9 @@ impl Servers {
         let state = self.state(at);
         let was_ready = server.health == Health::Ready && !server.ejected;
         state.probed = state.probed.filter(|_| !was_ready);
+        if server.health == Health::Ready {
+            state.out_since = now;
+        }
         let errno = state.connect_errno.take().filter(|_| fault == Fault::ConnectFailed);
         let counts = state.note_failure(server.health, base.now);
         state.rests.clear();
@@ -89,7 +93,10 @@ impl Servers {
         let state = self.state(at);
         (state.probe, state.probed) = (Some(id), Some(base.now));
         // A firewall may refuse whatever is new, and the links that are there work.
-        self.ask_idle_links(base, at);
+        match base.server(at).said_down {
+            Some(_) => self.ask_idle_links(base, at),
+            None => self.ask_server(base, base.server(at).plan.id),
+        }
     }
 
     /// Notes that a probe was answered: the server is back, and the link that probed serves it.
@@ -100,6 +107,32 @@ impl Servers {
         self.state(at).probe = None;
         self.use_or_close(base, id);
         self.note_back(base, at);
+    }
+
+    /// Notes that a server has answered the handshake of a link, asked then. Where it is out it is
+    /// back, if that was beside a probe, which may have failed meanwhile, or later; also in other
+    /// pools, unless it refused the login there: another pool may have another.
+    pub(super) fn note_beside_probe(
+        &mut self,
+        base: &mut Base,
+        at: ServerAt,
+        (asked, is_new): (Time, bool),
+    ) {
+        let same: Vec<u32> = base.server(at).plan.same_ids().collect();
+        for id in same {
+            let Some(one) = base.find_server(id) else { continue };
+            let server = base.server(one);
+            let counts = if one == at { !is_new } else { server.said_down.is_none() };
+            let is_out = server.is_in_service() && server.health == Health::Down;
+            let state = self.state(one);
+            if !counts || !is_out || state.probed.is_none_or(|probed| asked < probed) {
+                continue;
+            }
+            if let Some(probe) = state.probe.take() {
+                self.close_quietly(base, probe);
+            }
+            self.note_back(base, one);
+        }
     }
 
     /// Notes that a server is back that has answered a probe, if only to say that it is full.
@@ -181,8 +214,12 @@ impl Servers {
 
     /// Has a server that is out of the ring probed, until it is back.
     pub(super) fn tend_ejected(&mut self, base: &mut Base, at: ServerAt) {
-        let server = base.server_mut(at);
+        let server = base.server(at);
         if server.ejected && server.is_in_service() {
+            if server.health == Health::Ready {
+                self.state(at).out_since = base.now;
+            }
+            let server = base.server_mut(at);
             server.set_health(Health::Down);
             self.await_probe(base, at);
         }

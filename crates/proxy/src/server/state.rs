@@ -51,6 +51,8 @@ pub(super) struct ServerState {
     pub(super) probe: Option<ConnId>,
     /// When the next probe is due. A timer set for another time is ignored.
     pub(super) probe_at: Option<Time>,
+    /// When it was last found to be out.
+    pub(super) out_since: Time,
     /// When it was last probed, since it is out. Links that were there were asked, too.
     pub(super) probed: Option<Time>,
     /// When we may try to connect again, after an attempt that lacked a resource of our own.
@@ -181,6 +183,7 @@ impl ServerState {
             trap_pause: 0,
             probe: None,
             probe_at: None,
+            out_since: Time(0),
             unable_until: Time(0),
             unable_pause: limits::BACKOFF_FIRST_US,
             connect_errno: None,

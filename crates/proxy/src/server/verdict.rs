@@ -70,6 +70,17 @@ impl Servers {
         fault == Fault::Refused || self.has_answered_since(base, link.at, link.begun, fault)
     }
 
+    /// Whether a server that is out is back although a probe has failed: it has refused the probe
+    /// in words, or has answered a worker, in whichever pool, since the probe began or a moment
+    /// before, when it was out already.
+    pub(super) fn is_back(&self, base: &Base, link: &Link, fault: Fault) -> bool {
+        let reply = base.pool(link.at).plan.timeouts.reply;
+        let lately = Time(base.now.0.saturating_sub(reply));
+        let state = &self.states[link.at.pool as usize][link.at.server as usize];
+        let since = state.out_since.max(lately).min(link.begun);
+        fault == Fault::Refused || self.has_answered_since(base, link.at, since, fault)
+    }
+
     /// Whether a server has answered any worker since then, which outweighs this fault.
     fn has_answered_since(&self, base: &Base, at: ServerAt, begun: Time, fault: Fault) -> bool {
         if bug!(IgnoreLife) {

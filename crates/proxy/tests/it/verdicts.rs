@@ -542,3 +542,86 @@ fn a_server_that_has_a_link_in_one_pool_is_not_down_in_another_after_one_attempt
     stage.closes(attempt, Closed::Unmade(111));
     assert_eq!(stage.healths()[0], "s0 ready");
 }
+
+/// A server that is out in the first of two pools, when it was probed there in vain.
+fn out_in_one_pool() -> (Stage, ConnId) {
+    let mut stage = in_two_pools();
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    stage.set_ejected(S0, true);
+    fails_probe(&mut stage);
+    assert!(stage.reports.iter().all(|report| !matches!(report, Report::Answered { .. })));
+    (stage, link)
+}
+
+/// Has a probe refused.
+fn fails_probe(stage: &mut Stage) {
+    while stage.connects.is_empty() {
+        stage.waits(SECOND / 100);
+    }
+    let (probe, _) = stage.connects.pop().expect("it is probed");
+    stage.closes(probe, Closed::Unmade(113));
+}
+
+/// A firewall lets nothing new through, and the link of the other pool answers.
+#[test]
+fn a_server_that_is_out_in_one_pool_is_back_when_it_answers_in_another() {
+    let (mut stage, link) = out_in_one_pool();
+    stage.passes(SECOND / 1000);
+    assert_eq!(stage.turn(link), HELLO, "it is asked beside the probe");
+    stage.says(link, WELCOME);
+    assert_eq!(stage.reports.last(), Some(&Report::Answered { server: S0, probe: true }));
+}
+
+#[test]
+fn a_server_that_is_out_in_one_pool_is_back_when_another_connects_to_it() {
+    let (mut stage, link) = out_in_one_pool();
+    stage.closes(link, Closed::Eof);
+    let client = stage.accept_at(3).expect("there is room");
+    stage.says(client, GET);
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    assert_eq!(stage.reports.last(), Some(&Report::Answered { server: S0, probe: true }));
+}
+
+/// Those of another worker, whose links are never idle and are not asked.
+#[test]
+fn a_server_that_answers_between_two_probes_is_back() {
+    for (answers, before) in [(true, SECOND / 10), (false, 0), (true, 2 * SECOND)] {
+        let (mut stage, link) = out_in_one_pool();
+        stage.closes(link, Closed::Eof);
+        let other = stage.registry.metrics(1);
+        while stage.connects.is_empty() {
+            stage.waits(SECOND / 100);
+        }
+        let (probe, _) = stage.connects.pop().expect("it is probed");
+        if answers {
+            other.set_heard(4, stage.now().0 - before);
+        }
+        stage.closes(probe, Closed::Unmade(113));
+        let is_back = matches!(stage.reports.last(), Some(Report::Answered { .. }));
+        assert_eq!(is_back, answers && before < SECOND);
+    }
+}
+
+/// What it answered before its last failure does not count.
+#[test]
+fn a_probe_that_is_refused_right_after_a_return_lets_nobody_back() {
+    let mut stage = redis(|_| {});
+    let client = stage.client();
+    is_refused(&mut stage, client);
+    while stage.connects.is_empty() {
+        stage.waits(SECOND / 100);
+    }
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    assert_eq!(stage.healths(), ["s0 ready"]);
+    stage.passes(SECOND / 1000);
+    stage.closes(link, Closed::Eof);
+    is_refused(&mut stage, client);
+    assert_eq!(stage.healths(), ["s0 down"]);
+    stage.reports.clear();
+    fails_probe(&mut stage);
+    assert_eq!(stage.healths(), ["s0 down"]);
+    assert!(stage.reports.iter().all(|report| !matches!(report, Report::Answered { .. })));
+}
