@@ -84,6 +84,8 @@ pub struct Conn {
     pub is_private: bool,
     /// Clients go around others with it.
     pub is_spare: bool,
+    /// It carries what others are not to wait behind.
+    pub is_beside: bool,
     /// It may have taken the place of one that has ended, with what waited there.
     pub is_renewal: bool,
     /// It probes whether the server is back, and has no answer yet.
@@ -128,6 +130,7 @@ impl Conn {
             watches: Vec::new(),
             messages: 0,
             is_spare: false,
+            is_beside: false,
             is_private: false,
             is_renewal: false,
             is_probe: false,

@@ -3,6 +3,9 @@
 use proxy::fault::Fault;
 use proxy::{Time, limits};
 
+use super::conn::Conn;
+use super::world::World;
+
 /// The places for links to a server that are not filled for a while: those who need them are told
 /// why the last attempt failed. Their pauses are those of the place that was first not filled.
 #[derive(Default)]
@@ -32,6 +35,21 @@ impl Rest {
     /// Whether a request of that time may have met such a place.
     pub fn lasts(&self, time: Time) -> bool {
         self.has_been() && self.until >= time
+    }
+}
+
+impl World {
+    /// Returns whether what has waited half of its time for a link has another.
+    pub fn gives_way(&self, conn: &Conn) -> bool {
+        let half = self.pools[conn.pool].deadlines_since(conn.since).queue / 2;
+        let mut others = self.conns.iter().flatten();
+        conn.is_beside
+            && conn.up.0 == 0
+            && self.now.since(conn.since) >= half
+            && others.any(|one| {
+                (one.pool, one.server, one.is_private) == (conn.pool, conn.server, false)
+                    && one.up.0 > 0
+            })
     }
 }
 

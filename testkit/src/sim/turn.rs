@@ -98,6 +98,7 @@ impl World {
         // Only a private link may be gone again: its client has changed its database at once.
         conn.is_private = !self.proxy.is_shared(id);
         conn.is_spare = self.proxy.is_spare(id);
+        conn.is_beside = self.proxy.is_beside(id);
         // One that shows whether a silent server is there may be used by who waited for others.
         let is_silent = self.pools[pool].servers[server].silence.since.is_some();
         conn.is_renewal = self.ending == Some((pool, server)) || is_silent;
@@ -170,6 +171,7 @@ impl World {
         self.note_attempt((conn.pool, conn.server), begun);
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
+        let gives_way = self.gives_way(&conn);
         let model = &mut self.pools[conn.pool];
         let entry = &model.servers[conn.server];
         let is_gone = !model.is_planned || !model.has(entry.id) || entry.is_maint;
@@ -204,13 +206,12 @@ impl World {
         let trouble = &mut server.trouble;
         if is_unfit {
             trouble.lost = event;
+        } else if gives_way || server.is_down && !conn.is_established {
+            // What waits for it has another, or nothing of its server works.
+            trouble.hung = event;
         } else if !conn.is_up() {
             let waited = self.now.since(conn.since);
-            let is_over = waited >= timeouts.connect || server.is_down;
-            assert!(is_over, "gave up connecting after {waited} us");
-            trouble.hung = event;
-        } else if server.is_down && !conn.is_established {
-            // Nothing of its server works, so it is not waited for.
+            assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
             trouble.hung = event;
         } else if is_poisoned {
             // Progress is noted at delivery, but a piece of a reply counts as silence.

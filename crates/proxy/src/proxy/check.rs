@@ -102,6 +102,11 @@ impl Proxy {
         self.servers.is_spare(link)
     }
 
+    /// Whether a link carries what others are not to wait behind.
+    pub fn is_beside(&self, link: ConnId) -> bool {
+        self.servers.is_beside(link)
+    }
+
     /// Returns how long a server with this id that owes answers may be silent before it is held,
     /// and how long a request may wait for a link to it.
     pub fn hold_after(&self, server: u32) -> Option<(u64, u64)> {

@@ -93,7 +93,7 @@ impl Servers {
         }
         for ((pool, server), (links, sum)) in works {
             let state = &self.states[pool as usize][server as usize];
-            let links = links + u64::from(!state.stand_ins.is_empty());
+            let links = links + state.stand_ins.len() as u64;
             assert!(sum <= links * limits::WORK_MAX_US, "work of {sum} us on {links} links");
         }
     }
@@ -104,6 +104,10 @@ impl Servers {
 
     pub(crate) fn is_spare(&self, link: ConnId) -> bool {
         self.links.find(link).is_some_and(|link| link.class == LinkClass::Spare)
+    }
+
+    pub(crate) fn is_beside(&self, link: ConnId) -> bool {
+        self.links.find(link).is_some_and(Link::is_beside)
     }
 
     /// Whether something waits on a client's own links to be sent or to be answered.

@@ -3,9 +3,9 @@
 use super::link::{Link, State};
 use crate::Time;
 use crate::base::fault::Fault;
-use crate::base::limits;
 use crate::base::part::{Effort, LinkClass};
 use crate::base::plan::Timeouts;
+use crate::base::{Base, limits};
 
 impl Link {
     /// Returns when this link must be looked at, if nothing happens before.
@@ -29,6 +29,26 @@ impl Link {
             .chain(look_at)
             .chain(rest)
             .min()
+    }
+
+    /// Returns when what waits for a link that is not up is to have another, if one is there: it
+    /// has half of its time left then. A distant server has the time of its path.
+    pub(super) fn gives_way_at(&self, base: &Base) -> Option<Time> {
+        if !self.is_beside() || self.was_up() || self.is_told_busy() || self.retiring {
+            return None;
+        }
+        let message = self.outstanding.iter().map(|message| message.since);
+        let batch = self.batch.iter().map(|batch| batch.since);
+        let oldest = message.chain(batch).chain(self.queue.oldest()).min()?;
+        let half = self.queue_timeout(&base.pool(self.at).plan.timeouts) / 2;
+        // One to connect, and one for the handshake.
+        let trips = 2 * base.server(self.at).trips.usual();
+        Some(oldest.max(self.begun).after(half.max(trips)))
+    }
+
+    /// Whether it carries what others are not to wait behind.
+    pub(super) fn is_beside(&self) -> bool {
+        matches!(self.class, LinkClass::Slow | LinkClass::Large | LinkClass::Spare)
     }
 
     /// Whether its server owes nothing but what it waits for itself.

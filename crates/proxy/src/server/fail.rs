@@ -342,7 +342,7 @@ impl Servers {
         }
         let is_trial = place == Some(TRIAL) && link.was_up();
         if !is_trial {
-            self.count_fruitless(base, &link, fault);
+            self.count_fruitless(base, (&link, place), fault);
         }
         let harmless = self.is_harmless(base, &link, fault);
         let mut stand_in = None;

@@ -37,6 +37,13 @@ impl Servers {
         }
         let nth = place_of(asks, &pool.plan);
         let state = &self.states[asks.pool()][server];
+        if state.rests.bar_clients(base.now) {
+            let conn_key = pool.conn_keys.of(asks.conn_key);
+            let place = Place { conn_key, nth, owner: asks.id };
+            if let Some(why) = state.rests.why_barred(place, base.now) {
+                return Err(why.of_further());
+            }
+        }
         let links = state.links.get(usize::from(asks.conn_key));
         match links.and_then(|links| links[nth].or_else(|| stand_in(one, links, nth))) {
             Some(id) => Ok(id),

@@ -20,6 +20,7 @@ use crate::Time;
 use crate::base::fault::{Fault, kept_of_error};
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Requester};
+use crate::base::plan::Timeouts;
 use crate::base::tenants::{NOBODY, Tenant};
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
@@ -62,6 +63,11 @@ impl Own {
     }
 }
 
+/// For so long after a link could not be made, attempts may show that none can.
+const LATELY_US: u64 = 2 * limits::BACKOFF_LAST_US;
+/// The pause before the next attempt then, since the one before may be lost by itself.
+const NEXT_US: u64 = 250_000;
+
 impl Servers {
     /// Returns the link that only this client has to a server, and opens it if there is none.
     #[cold]
@@ -99,6 +105,9 @@ impl Servers {
         if let Some(why) = self.state(at).rests.why(place, base.now) {
             return Err(why.of_further());
         }
+        if let Some(why) = self.why_not_beside(base, at, place) {
+            return Err(why.of_further());
+        }
         if !has_place(base) {
             return Err(Fault::PrivateFull);
         }
@@ -115,6 +124,35 @@ impl Servers {
         }
         self.private.entry(asks.id).or_default().push(id);
         Ok(id)
+    }
+
+    /// Returns why a client gets no link as long as others' are on their way: the last could not be
+    /// made, and these take longer than those that can. One attempt after the other shows whether
+    /// links can be made; each client would wait in vain for as long as it may.
+    fn why_not_beside(&mut self, base: &Base, at: ServerAt, place: Place) -> Option<Fault> {
+        let all = Place { owner: ConnId::NONE, ..place };
+        let (over, why) = self.state(at).rests.last_of_all(all)?;
+        let Timeouts { connect, reply, .. } = base.pool(at).plan.timeouts;
+        if base.now.since(over) >= LATELY_US + connect + reply {
+            return None;
+        }
+        let trips = &base.server(at).trips;
+        let patience = trips.patience().max(trips.patience_at_first());
+        let patience = patience.max(limits::HOLD_AFTER_DEFAULT_US);
+        let is_alike = |link: &&Link| {
+            link.class == LinkClass::Private
+                && link.at == at
+                && base.pool(at).conn_keys.of(link.conn_key) == place.conn_key
+                && !link.was_up()
+                && link.begun >= over
+                && link.begun.since(over) < LATELY_US
+        };
+        let begun = self.links.iter().map(|(_, link)| link).filter(is_alike).map(|link| link.begun);
+        let (first, last) = begun
+            .fold((base.now, Time(0)), |(first, last), begun| (first.min(begun), last.max(begun)));
+        let is_soon = base.now.since(first) >= patience && base.now.since(last) < NEXT_US;
+        // The silence of a busy server says nothing of the links.
+        (is_soon && self.find_busy(base, at).is_none()).then_some(why)
     }
 
     /// Takes a client's link into use, which it may have kept.

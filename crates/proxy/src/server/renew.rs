@@ -231,7 +231,7 @@ impl Owed {
 }
 
 /// Returns the clients whose requests a message has.
-fn clients_of(message: &Message) -> impl Iterator<Item = ConnId> {
+pub(super) fn clients_of(message: &Message) -> impl Iterator<Item = ConnId> {
     let entries = match &message.payload {
         Payload::Fetch(batch) => &batch.entries[..],
         Payload::Single(_) | Payload::Internal(_) => &[],

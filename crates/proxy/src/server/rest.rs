@@ -1,25 +1,57 @@
 //! Places of links that could not be filled, although their server works on the links that it has:
 //! it is full, wants another password by now, or a firewall lets nothing new through. A request
 //! that needs such a place is told why at once, and the next attempt waits for a pause, which is as
-//! long as that before a probe. Where what a client asked has ended its private link, only that
-//! client waits.
+//! long as that before a probe. Where what a client asked may have ended a link, only that client
+//! waits.
+
+use std::collections::BTreeSet;
 
 use proto::ConnKey;
 
-use super::Servers;
-use super::link::Link;
+use super::link::{Link, State};
 use super::open::place_of;
+use super::renew::clients_of;
 use super::state::{ServerState, pause_after};
+use super::{LinkEvent, Servers};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Requester};
 use crate::base::plan::{AdminState, PoolPlan};
+use crate::base::pool::Health;
 use crate::base::{Base, ServerAt, limits};
-use crate::{Event, Time};
+use crate::{Action, Event, Time};
 
 /// The places of a server that are not filled for a while.
 #[derive(Default)]
-pub(super) struct Rests(Vec<Rest>);
+pub(super) struct Rests {
+    all: Vec<Rest>,
+    /// Until then, single clients get no link at places that serve others.
+    bars_until: Time,
+    ends: Vec<Ends>,
+}
+
+/// How links that have answered nothing have ended at a place that serves several clients.
+struct Ends {
+    place: Place,
+    /// When the last one did.
+    last: Time,
+    /// How many did, one after the other.
+    count: u8,
+    /// The clients to which they owed something, each with how many did.
+    clients: Vec<(ConnId, u8)>,
+}
+
+impl Ends {
+    /// Counts one for a client; returns how many that are.
+    fn count_for(&mut self, client: ConnId) -> u8 {
+        if let Some((_, count)) = self.clients.iter_mut().find(|one| one.0 == client) {
+            *count = count.saturating_add(1);
+            return *count;
+        }
+        self.clients.push((client, 1));
+        1
+    }
+}
 
 struct Rest {
     place: Place,
@@ -37,8 +69,7 @@ pub(super) struct Place {
     pub(super) conn_key: ConnKey,
     /// One of those that clients share, `PRIVATE` or `TRIAL`.
     pub(super) nth: usize,
-    /// The client whose link it is, if it is `PRIVATE`. As the place of a rest, `NONE` is that of
-    /// every client.
+    /// The client that asks there. As the place of a rest, `NONE` is that of every client.
     pub(super) owner: ConnId,
 }
 
@@ -62,6 +93,11 @@ impl Rest {
     }
 }
 
+/// A client that had something on so many links that have ended may have ended them. A read is
+/// asked again once, and was on two of them if another's request has ended both.
+const BLAMED_ENDS: u8 = 3;
+/// So many requests of a link that has ended are looked at.
+const OWED_MAX: usize = 64;
 /// A place that stays empty is told of so often.
 const TELL_US: u64 = 1_000_000;
 /// The links that serve one client each. They rest together if the server takes no further one.
@@ -73,41 +109,92 @@ impl Rests {
     /// Notes that a place could not be filled; returns whether that is to be told.
     fn note(&mut self, place: Place, why: Fault, now: Time) -> bool {
         // It is told once of all clients.
-        let its = self.0.iter().filter(|one| one.place.is_alike(&place));
+        let its = self.all.iter().filter(|one| one.place.is_alike(&place));
         let told = its.map(|one| one.told).max();
         let told = told.filter(|told| now.since(*told) < TELL_US);
-        let known = self.0.iter().position(|one| one.place == place);
-        let known = known.map(|at| self.0.swap_remove(at));
+        let known = self.all.iter().position(|one| one.place == place);
+        let known = known.map(|at| self.all.swap_remove(at));
         // After a while in which nobody wanted it, nothing is known of it.
         let known = known.filter(|one| now.since(one.until) < limits::BACKOFF_LAST_US);
         let since = known.map_or(now, |one| one.since);
         let pause = pause_after(now.since(since));
-        if self.0.len() >= limits::RESTS_MAX {
-            self.0.retain(|one| one.until > now);
+        if self.all.len() >= limits::RESTS_MAX {
+            self.all.retain(|one| one.until > now);
         }
-        if self.0.len() >= limits::RESTS_MAX {
+        if self.all.len() >= limits::RESTS_MAX {
             // A server that refuses everybody is not to be tried sooner because of one client.
             let order = |one: &Rest| (one.place.owner == ConnId::NONE, one.until);
-            let soonest = (0..self.0.len()).min_by_key(|at| order(&self.0[*at]));
-            self.0.swap_remove(soonest.unwrap_or(0));
+            let soonest = (0..self.all.len()).min_by_key(|at| order(&self.all[*at]));
+            self.all.swap_remove(soonest.unwrap_or(0));
         }
-        self.0.push(Rest { place, since, until: now.after(pause), why, told: told.unwrap_or(now) });
+        let until = now.after(pause);
+        if place.owner != ConnId::NONE && place.nth != PRIVATE {
+            self.bars_until = self.bars_until.max(until);
+        }
+        self.all.push(Rest { place, since, until, why, told: told.unwrap_or(now) });
         told.is_none()
+    }
+
+    /// Whether single clients get no link now at places that serve others.
+    #[inline]
+    pub(super) fn bar_clients(&self, now: Time) -> bool {
+        self.bars_until > now
+    }
+
+    /// Returns why one client gets no link now at a place that serves others.
+    #[cold]
+    pub(super) fn why_barred(&self, place: Place, now: Time) -> Option<Fault> {
+        let is_it = |one: &&Rest| one.place == place && one.until > now;
+        self.all.iter().find(is_it).map(|one| one.why)
+    }
+
+    /// Notes that a link that has answered nothing has ended at a place that serves several
+    /// clients, and owed something to these. Returns those whose requests may have ended it: the
+    /// only one, or who had something on several of the links that have ended so of late.
+    fn note_end(&mut self, place: Place, clients: Vec<ConnId>, now: Time) -> Vec<ConnId> {
+        self.ends.retain(|one| now.since(one.last) < limits::BACKOFF_LAST_US);
+        let known = self.ends.iter().position(|one| one.place == place);
+        let at = known.unwrap_or_else(|| {
+            self.ends.push(Ends { place, last: now, count: 0, clients: Vec::new() });
+            self.ends.len() - 1
+        });
+        let ends = &mut self.ends[at];
+        (ends.last, ends.count) = (now, ends.count.saturating_add(1));
+        let is_one = clients.len() == 1;
+        let is_blamed = |client: &ConnId| is_one || ends.count_for(*client) >= BLAMED_ENDS;
+        clients.into_iter().filter(is_blamed).collect()
+    }
+
+    /// Whether link after link has ended at a place without an answer: no single request does that.
+    fn is_fruitless(&self, place: Place) -> bool {
+        let known = self.ends.iter().find(|one| one.place == place);
+        known.is_some_and(|one| one.count >= limits::FRUITLESS_MAX)
+    }
+
+    /// Notes that a link that ends at a place has answered something.
+    pub(super) fn forget_ends(&mut self, conn_key: ConnKey, nth: Option<usize>) {
+        self.ends.retain(|one| (one.place.conn_key, Some(one.place.nth)) != (conn_key, nth));
     }
 
     /// Returns why a place is not to be filled now.
     pub(super) fn why(&self, place: Place, now: Time) -> Option<Fault> {
         let is_it = |one: &&Rest| one.has(&place) && one.until > now;
-        self.0.iter().find(is_it).map(|one| one.why)
+        self.all.iter().find(is_it).map(|one| one.why)
+    }
+
+    /// Returns when the last rest of a place for all clients was over, and why it was.
+    pub(super) fn last_of_all(&self, place: Place) -> Option<(Time, Fault)> {
+        let mut all = self.all.iter();
+        all.find(|one| one.place == place).map(|one| (one.until, one.why))
     }
 
     /// Notes that a link has come up at a place.
     pub(super) fn end(&mut self, place: Place) {
-        self.0.retain(|one| !one.has(&place));
+        self.all.retain(|one| !one.has(&place));
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = Rests::default();
     }
 }
 
@@ -141,21 +228,93 @@ impl Servers {
     ) -> Option<ConnId> {
         let at = link.at;
         let conn_key = base.pool(at).conn_keys.of(link.conn_key);
-        // A client's request may have ended its own link. A link that could not be made can be made
-        // for nobody.
+        // A client's request may have ended the link. A link that could not be made can be made for
+        // nobody.
         let owner = if link.was_up() { link.owner } else { ConnId::NONE };
-        if self.state(at).rests.note(Place { conn_key, nth, owner }, why, base.now) {
-            let server = base.server(at);
-            let (id, said) = (server.plan.id, server.said_of(why).map(Box::from));
-            let why = if why == Fault::Refused { "refused" } else { why.row().words };
-            let serves = self.has_links_up(at);
-            base.log(Event::LinkRefused { server: id, why, said, serves });
+        let place = Place { conn_key, nth, owner };
+        let is_shared = link.was_up() && nth < TRIAL;
+        if !is_shared || !self.rest_blamed(base, link, place, why) {
+            self.note_rest(base, link, place, why);
         }
         if link.class == LinkClass::Spare && link.is_idle() {
             // Clients ask on their shared link anyway.
             return None;
         }
         self.stand_in_at(base, at, link.conn_key, (nth, why))
+    }
+
+    fn note_rest(&mut self, base: &mut Base, link: &Link, place: Place, why: Fault) {
+        let at = link.at;
+        if self.state(at).rests.note(place, why, base.now) {
+            let server = base.server(at);
+            let (id, said) = (server.plan.id, server.said_of(why).map(Box::from));
+            let why = if why == Fault::Refused { "refused" } else { why.row().words };
+            let serves = self.has_links_up(at);
+            base.log(Event::LinkRefused { server: id, why, said, serves });
+        }
+    }
+
+    /// Has the clients rest whose requests may have ended a link that they share with others;
+    /// false if all are to.
+    fn rest_blamed(&mut self, base: &mut Base, link: &Link, place: Place, why: Fault) -> bool {
+        let clients = link.owed_clients();
+        let has_any = !clients.is_empty();
+        let rests = &mut self.state(link.at).rests;
+        let blamed = rests.note_end(place, clients, base.now);
+        let is_fruitless = rests.is_fruitless(place);
+        for owner in blamed {
+            self.note_rest(base, link, Place { owner, ..place }, why);
+        }
+        has_any && !is_fruitless
+    }
+
+    /// Ends a link that is not up although what waits for it has waited half of its time, if that
+    /// can have another; returns whether it did. This judges nobody.
+    pub(super) fn gives_way(&mut self, base: &mut Base, id: ConnId) -> bool {
+        let Some(link) = self.links.find(id) else { return false };
+        let (at, server) = (link.at, base.server(link.at));
+        let is_due = link.gives_way_at(base).is_some_and(|due| base.now >= due);
+        let may_be_asked = server.health == Health::Ready && server.is_in_service();
+        if !is_due || !may_be_asked || !self.has_shared_for(base, link) {
+            return false;
+        }
+        let fault = match link.state {
+            State::Connecting => Fault::ConnectTimeout,
+            _ => Fault::ReplyTimeout,
+        };
+        let Some(nth) = self.place_of(id, link) else { return false };
+        // The silence of a busy server says nothing of the link.
+        if self.find_busy(base, at).is_some() {
+            return false;
+        }
+        base.actions.push_back(Action::Close(id));
+        let Some(mut link) = self.take_link(base, id, Some(fault.row().words)) else {
+            return false;
+        };
+        self.state(at).forget(id, &link);
+        self.count_fault(at, fault);
+        // The others may be dead, too.
+        self.ask_idle_links(base, at);
+        if let Some(other) = self.rest_place(base, &link, nth, fault) {
+            self.move_unsent(base, (id, &mut link), other);
+        }
+        self.give_up(&mut link, fault);
+        self.tell_work(at);
+        self.has_room_since = true;
+        self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
+        true
+    }
+
+    /// Whether a shared link is up that can take what waits for this one. For who goes around one
+    /// that is occupied, that is no gain.
+    fn has_shared_for(&self, base: &Base, link: &Link) -> bool {
+        let state = &self.states[link.at.pool as usize][link.at.server as usize];
+        let places = state.links.get(usize::from(link.conn_key)).map_or(&[][..], |all| &all[..]);
+        let mut shared = places.iter().skip(LinkClass::SPECIAL).flatten();
+        shared.any(|id| {
+            let one = self.links.find(*id).filter(|one| one.is_up());
+            one.is_some_and(|one| link.class != LinkClass::Spare || !one.is_occupied(base))
+        })
     }
 
     /// Has another shared link stand in at an empty place that rests for this reason, if it may and
@@ -257,6 +416,15 @@ impl Servers {
     }
 }
 
+impl Link {
+    /// Returns clients to which it owes something: so many that each is known where they are few.
+    fn owed_clients(&self) -> Vec<ConnId> {
+        let sent = self.outstanding.iter().take(self.first_pending());
+        let clients: BTreeSet<ConnId> = sent.flat_map(clients_of).take(OWED_MAX).collect();
+        clients.into_iter().collect()
+    }
+}
+
 /// Whether a client may have something outstanding on the link of this place.
 fn may_use(asks: &Requester, plan: &PoolPlan, nth: usize) -> bool {
     // A client that goes around one server's link uses those of the others.
@@ -308,7 +476,7 @@ mod tests {
             assert!(rests.note(Place::of_all(conn_key, nth), Fault::Refused, now(nth)));
         }
         let why = |nth| rests.why(Place::of_all(conn_key, nth), now(limits::RESTS_MAX));
-        assert_eq!((rests.0.len(), why(0)), (limits::RESTS_MAX, None));
+        assert_eq!((rests.all.len(), why(0)), (limits::RESTS_MAX, None));
         let rest = (1..=limits::RESTS_MAX).map(why);
         assert!(rest.into_iter().all(|why| why == Some(Fault::Refused)));
     }

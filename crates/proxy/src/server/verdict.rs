@@ -162,7 +162,12 @@ impl Servers {
     /// Counts a link that is gone. A server may answer other workers, and end the link at what
     /// this one's only client asks. A handshake shows nothing here: each worker whose links bring
     /// nothing else would excuse the others for ever.
-    pub(super) fn count_fruitless(&mut self, base: &Base, link: &Link, fault: Fault) {
+    pub(super) fn count_fruitless(
+        &mut self,
+        base: &Base,
+        (link, nth): (&Link, Option<usize>),
+        fault: Fault,
+    ) {
         let has_answered = link.has_answered();
         if !has_answered && link.has_wrong_reply(fault) {
             // That is a reply, perhaps to another request.
@@ -172,6 +177,8 @@ impl Servers {
         let begun = if state.fruitless == 0 { link.begun } else { state.fruitless_since };
         if has_answered {
             state.fruitless = 0;
+            let conn_key = base.pool(link.at).conn_keys.of(link.conn_key);
+            state.rests.forget_ends(conn_key, nth);
         } else if has_answered_request(base, link, begun, fault) {
             (state.fruitless, state.fruitless_since) = (1, link.begun);
         } else {

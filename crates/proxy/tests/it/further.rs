@@ -2,12 +2,12 @@
 
 use proto::protocol;
 use proxy::plan::PoolPlan;
-use proxy::{Closed, ConnId, Event};
+use proxy::{Closed, ConnId, Event, limits};
 
 use crate::stage::resp::{
     HELLO, TOLD_FULL, WELCOME, all, comes_up, is_tried, refuses, request as resp,
 };
-use crate::stage::{SECOND, Stage};
+use crate::stage::{S0, SECOND, Stage};
 
 fn redis(set: impl FnOnce(&mut PoolPlan)) -> Stage {
     Stage::new(&["s0"], |pool| {
@@ -329,6 +329,108 @@ fn a_slow_request_takes_the_shared_link_of_a_full_server() {
     assert_eq!(stage.memory(), 0);
 }
 
+/// A firewall lets nothing new through, or a relay swallows all that is sent.
+#[test]
+fn a_slow_request_waits_half_of_its_time_for_a_link_of_its_own() {
+    for is_accepted in [false, true] {
+        let (mut stage, link, client) = served(|pool| pool.hold_after = None);
+        stage.passes(SECOND);
+        let other = stage.client();
+        stage.says(other, "KEYS *\r\n");
+        stage.end_turn();
+        let slow = match is_accepted {
+            true => stage.establishes_with(HELLO),
+            false => stage.connects.remove(0).0,
+        };
+        stage.connecting(slow, 0);
+        stage.waits(SECOND / 2 - 1);
+        assert_eq!((stage.turn(link), stage.received(other)), (String::new(), String::new()));
+        stage.waits(1);
+        assert!(stage.closed.contains(&slow));
+        // The link that is idle is asked, since another could not be made.
+        assert_eq!(stage.turn(link), HELLO);
+        stage.says(link, WELCOME);
+        assert_eq!(stage.turn(link), resp("KEYS *"));
+        stage.says(link, "*0\r\n");
+        assert_eq!(stage.received(other), "*0\r\n");
+        serves(&mut stage, link, client);
+        stage.expect_rows(0);
+    }
+}
+
+/// The shared link is lost, and is there again when half of the time is over.
+#[test]
+fn a_slow_request_takes_a_shared_link_that_comes_up_later() {
+    let (mut stage, link, client) = served(|pool| pool.hold_after = None);
+    let other = stage.client();
+    stage.says(other, "KEYS *\r\n");
+    stage.end_turn();
+    let (slow, _) = stage.connects.remove(0);
+    stage.closes(link, Closed::Eof);
+    stage.waits(SECOND / 10 * 6);
+    assert!(!stage.closed.contains(&slow));
+    stage.says(client, "GET k\r\n");
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.waits(SECOND / 20);
+    assert!(stage.closed.contains(&slow));
+    assert_eq!(stage.turn(link), resp("KEYS *"));
+    stage.says(link, "$-1\r\n*0\r\n");
+    assert_eq!(stage.received(client) + &stage.received(other), "$-1\r\n*0\r\n");
+}
+
+/// Nobody knows yet how far it is: nothing is given up in less time than its path takes.
+#[test]
+fn a_link_to_a_distant_server_does_not_give_way_too_soon() {
+    let mut stage = redis(|pool| pool.hold_after = None);
+    let link = stage.establishes_with(HELLO);
+    stage.passes(SECOND / 10 * 4);
+    stage.says(link, WELCOME);
+    let other = stage.client();
+    stage.says(other, "KEYS *\r\n");
+    stage.end_turn();
+    let (slow, _) = stage.connects.remove(0);
+    stage.connecting(slow, 0);
+    stage.waits(SECOND / 10 * 8 - 1);
+    assert!(!stage.closed.contains(&slow));
+    stage.waits(1);
+    assert!(stage.closed.contains(&slow));
+}
+
+/// Each of them would wait for as long as it may.
+#[test]
+fn one_client_shows_whether_private_links_can_be_made() {
+    let (mut stage, link, one) = served(|pool| pool.hold_after = None);
+    let [first, second, third] = [stage.client(), stage.client(), stage.client()];
+    for round in 0..3 {
+        let asks = if round == 0 { first } else { second };
+        stage.says(asks, "BLPOP l 0\r\n");
+        stage.end_turn();
+        let (own, _) = stage.connects.pop().expect("it is tried");
+        stage.connecting(own, 0);
+        stage.passes(SECOND / 20);
+        if round > 0 {
+            stage.says(third, "BLPOP l 0\r\n");
+            stage.end_turn();
+            assert!(stage.received(third).contains("takes no further connection"));
+            assert_eq!(stage.connects, []);
+        }
+        serves(&mut stage, link, one);
+        stage.waits(SECOND);
+        assert!(stage.received(asks).contains("timed out"));
+        stage.passes(SECOND / 4);
+    }
+    // The rest is long over: another one may try beside this.
+    stage.passes(5 * SECOND);
+    stage.says(first, "BLPOP l 0\r\n");
+    stage.end_turn();
+    stage.passes(SECOND / 20);
+    stage.says(third, "BLPOP l 0\r\n");
+    stage.end_turn();
+    assert_eq!(stage.connects.len(), 2);
+}
+
 /// Its answer is larger than what the server keeps for a client.
 #[test]
 fn a_request_that_ends_its_link_does_not_end_the_one_that_others_share() {
@@ -393,4 +495,115 @@ fn a_connection_that_is_accepted_and_closed_is_told_as_such() {
         stage.closes(last, how);
         assert_eq!(stage.received(one), format!("-ERR s0: {words}\r\n"));
     }
+}
+
+/// A relay lets all pass but one request, at which it closes.
+#[test]
+fn only_the_client_rests_whose_request_ends_a_link_for_slow_ones() {
+    let (mut stage, link, client) = served(|_| {});
+    let [evil, other] = [stage.client(), stage.client()];
+    ends_slow(&mut stage, evil);
+    assert!(stage.received(evil).contains("connection lost"));
+    stage.says(other, "KEYS *\r\n");
+    stage.end_turn();
+    let slow = comes_up(&mut stage);
+    assert_eq!(stage.turn(slow), resp("KEYS *"));
+    // Though there is a link again.
+    stage.says(evil, "KEYS evil*\r\n");
+    assert_eq!(stage.turn(slow), "");
+    assert!(stage.received(evil).contains("takes no further connection (the last one was lost"));
+    stage.says(slow, "*0\r\n");
+    assert_eq!(stage.received(other), "*0\r\n");
+    serves(&mut stage, link, client);
+    stage.passes(SECOND / 10);
+    stage.says(evil, "KEYS evil*\r\n");
+    assert_eq!(stage.turn(slow), resp("KEYS evil*"));
+}
+
+fn ends_slow(stage: &mut Stage, client: ConnId) {
+    stage.says(client, "KEYS evil*\r\n");
+    stage.end_turn();
+    let slow = comes_up(stage);
+    assert_eq!(stage.turn(slow), resp("KEYS evil*"));
+    stage.closes(slow, Closed::Eof);
+    stage.end_turn();
+}
+
+/// Whatever is asked ends them: each attempt is a connection that the server makes in vain.
+#[test]
+fn all_clients_rest_where_link_after_link_ends_without_an_answer() {
+    let (mut stage, _, last) = served(|_| {});
+    let most = usize::from(limits::FRUITLESS_MAX);
+    let clients: Vec<ConnId> = (0..most).map(|_| stage.client()).collect();
+    let mut ended = 0;
+    for client in clients.into_iter().cycle().take(20) {
+        stage.says(client, "KEYS evil*\r\n");
+        stage.end_turn();
+        if !stage.connects.is_empty() {
+            let slow = comes_up(&mut stage);
+            assert_eq!(stage.turn(slow), resp("KEYS evil*"));
+            stage.closes(slow, Closed::Eof);
+            ended += 1;
+        }
+        stage.received(client);
+    }
+    assert_eq!(ended, most);
+    stage.says(last, "KEYS *\r\n");
+    assert!(stage.received(last).contains("takes no further connection"));
+    assert_eq!(stage.connects, []);
+}
+
+/// It is asked on the link that all share, before that has brought an answer.
+#[test]
+fn a_script_that_ends_the_shared_link_keeps_no_other_client_waiting() {
+    let mut stage = redis(|pool| pool.hold_after = None);
+    let (link, evil, other) = (comes_up(&mut stage), stage.client(), stage.client());
+    stage.says(evil, "EVAL evil 0\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL evil 0"));
+    // Another worker is answered.
+    stage.passes(1);
+    stage.registry.metrics(1).set_answered(S0, stage.now().0);
+    stage.closes(link, Closed::Eof);
+    assert!(stage.received(evil).contains("connection lost"));
+    stage.says(other, "GET k\r\n");
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(evil, "EVAL evil 0\r\n");
+    assert_eq!(stage.turn(link), "");
+    assert!(stage.received(evil).contains("takes no further connection (the last one was lost"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(other), "$-1\r\n");
+}
+
+/// Requests of two clients are on the link each time, and only one of them is always there.
+#[test]
+fn who_has_something_on_each_link_that_ends_rests() {
+    let mut stage = redis(|pool| (pool.hold_after, pool.preconnect) = (None, false));
+    let [evil, one, two] = [stage.client(), stage.client(), stage.client()];
+    for other in [one, two, one] {
+        for client in [other, evil] {
+            stage.says(client, "SET k 1\r\n");
+        }
+        stage.end_turn();
+        let link = comes_up(&mut stage);
+        assert_eq!(stage.turn(link), all(&["SET k 1", "SET k 1"]));
+        stage.passes(1);
+        // Another worker is answered.
+        stage.registry.metrics(1).set_answered(S0, stage.now().0);
+        stage.closes(link, Closed::Eof);
+        for client in [evil, other] {
+            assert!(stage.received(client).contains("connection lost"));
+        }
+    }
+    stage.says(evil, "SET k 1\r\n");
+    assert!(stage.received(evil).contains("takes no further connection (the last one was lost"));
+    assert_eq!(stage.connects, []);
+    stage.says(one, "GET k\r\n");
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(one), "$-1\r\n");
+    serves(&mut stage, link, two);
 }
