@@ -23,6 +23,7 @@ mod inflight;
 mod keys;
 mod link;
 mod load;
+mod lost_soon;
 mod marks;
 mod message;
 mod open;

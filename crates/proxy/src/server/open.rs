@@ -38,11 +38,7 @@ impl Servers {
         let nth = place_of(asks, &pool.plan);
         let state = &self.states[asks.pool()][server];
         if state.rests.bar_clients(base.now) {
-            let conn_key = pool.conn_keys.of(asks.conn_key);
-            let place = Place { conn_key, nth, owner: asks.id };
-            if let Some(why) = state.rests.why_barred(place, base.now) {
-                return Err(why.of_further());
-            }
+            self.check_barred(base, asks, (server, nth))?;
         }
         let links = state.links.get(usize::from(asks.conn_key));
         match links.and_then(|links| links[nth].or_else(|| stand_in(one, links, nth))) {
@@ -61,6 +57,21 @@ impl Servers {
                 Ok(self.connect(base, at, asks.conn_key, nth))
             }
         }
+    }
+
+    /// Returns why this client gets no link at a place, if it does not though others may.
+    #[cold]
+    #[inline(never)]
+    fn check_barred(
+        &self,
+        base: &Base,
+        asks: &Requester,
+        (server, nth): (usize, usize),
+    ) -> Result<(), Fault> {
+        let conn_key = base.pools[asks.pool()].conn_keys.of(asks.conn_key);
+        let place = Place { conn_key, nth, owner: asks.id };
+        let why = self.states[asks.pool()][server].rests.why_barred(place, base.now);
+        why.map_or(Ok(()), |why| Err(why.of_further()))
     }
 
     /// Returns the link of a client that goes around this server's shared link, or another's.

@@ -4,13 +4,11 @@
 //! long as that before a probe. Where what a client asked may have ended a link, only that client
 //! waits.
 
-use std::collections::BTreeSet;
-
 use proto::ConnKey;
 
 use super::link::{Link, State};
+use super::lost_soon::LostSoon;
 use super::open::place_of;
-use super::renew::clients_of;
 use super::state::{ServerState, pause_after};
 use super::{LinkEvent, Servers};
 use crate::base::fault::Fault;
@@ -27,30 +25,7 @@ pub(super) struct Rests {
     all: Vec<Rest>,
     /// Until then, single clients get no link at places that serve others.
     bars_until: Time,
-    ends: Vec<Ends>,
-}
-
-/// How links that have answered nothing have ended at a place that serves several clients.
-struct Ends {
-    place: Place,
-    /// When the last one did.
-    last: Time,
-    /// How many did, one after the other.
-    count: u8,
-    /// The clients to which they owed something, each with how many did.
-    clients: Vec<(ConnId, u8)>,
-}
-
-impl Ends {
-    /// Counts one for a client; returns how many that are.
-    fn count_for(&mut self, client: ConnId) -> u8 {
-        if let Some((_, count)) = self.clients.iter_mut().find(|one| one.0 == client) {
-            *count = count.saturating_add(1);
-            return *count;
-        }
-        self.clients.push((client, 1));
-        1
-    }
+    pub(super) lost_soon: LostSoon,
 }
 
 struct Rest {
@@ -93,11 +68,6 @@ impl Rest {
     }
 }
 
-/// A client that had something on so many links that have ended may have ended them. A read is
-/// asked again once, and was on two of them if another's request has ended both.
-const BLAMED_ENDS: u8 = 3;
-/// So many requests of a link that has ended are looked at.
-const OWED_MAX: usize = 64;
 /// A place that stays empty is told of so often.
 const TELL_US: u64 = 1_000_000;
 /// The links that serve one client each. They rest together if the server takes no further one.
@@ -142,38 +112,9 @@ impl Rests {
     }
 
     /// Returns why one client gets no link now at a place that serves others.
-    #[cold]
     pub(super) fn why_barred(&self, place: Place, now: Time) -> Option<Fault> {
         let is_it = |one: &&Rest| one.place == place && one.until > now;
         self.all.iter().find(is_it).map(|one| one.why)
-    }
-
-    /// Notes that a link that has answered nothing has ended at a place that serves several
-    /// clients, and owed something to these. Returns those whose requests may have ended it: the
-    /// only one, or who had something on several of the links that have ended so of late.
-    fn note_end(&mut self, place: Place, clients: Vec<ConnId>, now: Time) -> Vec<ConnId> {
-        self.ends.retain(|one| now.since(one.last) < limits::BACKOFF_LAST_US);
-        let known = self.ends.iter().position(|one| one.place == place);
-        let at = known.unwrap_or_else(|| {
-            self.ends.push(Ends { place, last: now, count: 0, clients: Vec::new() });
-            self.ends.len() - 1
-        });
-        let ends = &mut self.ends[at];
-        (ends.last, ends.count) = (now, ends.count.saturating_add(1));
-        let is_one = clients.len() == 1;
-        let is_blamed = |client: &ConnId| is_one || ends.count_for(*client) >= BLAMED_ENDS;
-        clients.into_iter().filter(is_blamed).collect()
-    }
-
-    /// Whether link after link has ended at a place without an answer: no single request does that.
-    fn is_fruitless(&self, place: Place) -> bool {
-        let known = self.ends.iter().find(|one| one.place == place);
-        known.is_some_and(|one| one.count >= limits::FRUITLESS_MAX)
-    }
-
-    /// Notes that a link that ends at a place has answered something.
-    pub(super) fn forget_ends(&mut self, conn_key: ConnKey, nth: Option<usize>) {
-        self.ends.retain(|one| (one.place.conn_key, Some(one.place.nth)) != (conn_key, nth));
     }
 
     /// Returns why a place is not to be filled now.
@@ -259,9 +200,9 @@ impl Servers {
     fn rest_blamed(&mut self, base: &mut Base, link: &Link, place: Place, why: Fault) -> bool {
         let clients = link.owed_clients();
         let has_any = !clients.is_empty();
-        let rests = &mut self.state(link.at).rests;
-        let blamed = rests.note_end(place, clients, base.now);
-        let is_fruitless = rests.is_fruitless(place);
+        let lost_soon = &mut self.state(link.at).rests.lost_soon;
+        let blamed = lost_soon.note(place, clients, base.now);
+        let is_fruitless = lost_soon.is_fruitless(place);
         for owner in blamed {
             self.note_rest(base, link, Place { owner, ..place }, why);
         }
@@ -413,15 +354,6 @@ impl Servers {
                 });
             }
         }
-    }
-}
-
-impl Link {
-    /// Returns clients to which it owes something: so many that each is known where they are few.
-    fn owed_clients(&self) -> Vec<ConnId> {
-        let sent = self.outstanding.iter().take(self.first_pending());
-        let clients: BTreeSet<ConnId> = sent.flat_map(clients_of).take(OWED_MAX).collect();
-        clients.into_iter().collect()
     }
 }
 

@@ -178,7 +178,7 @@ impl Servers {
         if has_answered {
             state.fruitless = 0;
             let conn_key = base.pool(link.at).conn_keys.of(link.conn_key);
-            state.rests.forget_ends(conn_key, nth);
+            state.rests.lost_soon.forget(conn_key, nth);
         } else if has_answered_request(base, link, begun, fault) {
             (state.fruitless, state.fruitless_since) = (1, link.begun);
         } else {

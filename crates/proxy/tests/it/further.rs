@@ -2,7 +2,7 @@
 
 use proto::protocol;
 use proxy::plan::PoolPlan;
-use proxy::{Closed, ConnId, Event, limits};
+use proxy::{Closed, ConnId, Event};
 
 use crate::stage::resp::{
     HELLO, TOLD_FULL, WELCOME, all, comes_up, is_tried, refuses, request as resp,
@@ -527,30 +527,6 @@ fn ends_slow(stage: &mut Stage, client: ConnId) {
     assert_eq!(stage.turn(slow), resp("KEYS evil*"));
     stage.closes(slow, Closed::Eof);
     stage.end_turn();
-}
-
-/// Whatever is asked ends them: each attempt is a connection that the server makes in vain.
-#[test]
-fn all_clients_rest_where_link_after_link_ends_without_an_answer() {
-    let (mut stage, _, last) = served(|_| {});
-    let most = usize::from(limits::FRUITLESS_MAX);
-    let clients: Vec<ConnId> = (0..most).map(|_| stage.client()).collect();
-    let mut ended = 0;
-    for client in clients.into_iter().cycle().take(20) {
-        stage.says(client, "KEYS evil*\r\n");
-        stage.end_turn();
-        if !stage.connects.is_empty() {
-            let slow = comes_up(&mut stage);
-            assert_eq!(stage.turn(slow), resp("KEYS evil*"));
-            stage.closes(slow, Closed::Eof);
-            ended += 1;
-        }
-        stage.received(client);
-    }
-    assert_eq!(ended, most);
-    stage.says(last, "KEYS *\r\n");
-    assert!(stage.received(last).contains("takes no further connection"));
-    assert_eq!(stage.connects, []);
 }
 
 /// It is asked on the link that all share, before that has brought an answer.
