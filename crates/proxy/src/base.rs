@@ -316,6 +316,11 @@ impl Base {
         known.filter_map(place).next()
     }
 
+    /// Lists the places of a server in all the pools that it stands in.
+    pub(crate) fn same_servers(&self, at: ServerAt) -> Vec<ServerAt> {
+        self.server(at).plan.same_ids().filter_map(|id| self.find_server(id)).collect()
+    }
+
     /// Reports what became of a connection, if somebody wants to know.
     #[inline]
     pub(crate) fn log_connection(&mut self, what: impl FnOnce(&Base) -> Connection) {

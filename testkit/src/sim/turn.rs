@@ -207,7 +207,7 @@ impl World {
         if is_unfit {
             trouble.lost = event;
         } else if gives_way || server.is_down && !conn.is_established {
-            // What waits for it has another, or nothing of its server works.
+            // Its requests have another link, or nothing of its server works.
             trouble.hung = event;
         } else if !conn.is_up() {
             let waited = self.now.since(conn.since);

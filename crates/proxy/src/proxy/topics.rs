@@ -165,7 +165,7 @@ impl Proxy {
         for topic in unanswered.iter().chain(&lost) {
             let Proxy { base, clients, servers, .. } = self;
             match servers.settled(base, pool, topic, true) {
-                // What it was told may have ended the link, and is not told again.
+                // This topic may have ended the link, and the server is not told of it again.
                 Settled::Later(server) => {
                     let why = (Some(server), Fault::LinkLost);
                     clients.fail_topic(base, pool, topic, Ok(why));

@@ -1,11 +1,33 @@
 //! When a link must be looked at: what its server owes, and what waits on it, has so much time.
 
+use super::Servers;
 use super::link::{Link, State};
 use crate::Time;
 use crate::base::fault::Fault;
+use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass};
 use crate::base::plan::Timeouts;
+use crate::base::timers::Due;
 use crate::base::{Base, limits};
+
+impl Servers {
+    /// Makes sure that a timer checks a link no later than its next deadline.
+    pub(super) fn arm(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let timeouts = &base.pool(link.at).plan.timeouts;
+        // Where it could not when it was due, it may a moment later.
+        let again = base.now.after(limits::AROUND_AGAIN_US);
+        let gives_way = link.gives_way_at(base).map(|at| if at > base.now { at } else { again });
+        let others = link.go_around_at(base).into_iter().chain(gives_way);
+        let Some(deadline) = link.deadline(timeouts).into_iter().chain(others).min() else {
+            return;
+        };
+        if link.armed.is_none_or(|armed| deadline < armed) {
+            link.armed = Some(deadline);
+            base.timers.set(deadline, Due::Link(id));
+        }
+    }
+}
 
 impl Link {
     /// Returns when this link must be looked at, if nothing happens before.

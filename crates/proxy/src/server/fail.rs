@@ -15,8 +15,7 @@ use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Part, RequestId};
 use crate::base::pool::Health;
-use crate::base::timers::Due;
-use crate::base::{Base, ServerAt, limits};
+use crate::base::{Base, ServerAt};
 use crate::{Action, Closed, Event, Time};
 
 /// The outcome of a message without a reply, or news of a server that clients wait for.
@@ -74,23 +73,6 @@ pub(crate) struct Lost {
 }
 
 impl Servers {
-    /// Makes sure that a timer checks a link no later than its next deadline.
-    pub(super) fn arm(&mut self, base: &mut Base, id: ConnId) {
-        let Some(link) = self.links.find_mut(id) else { return };
-        let timeouts = &base.pool(link.at).plan.timeouts;
-        // Where it could not when it was due, it may a moment later.
-        let again = base.now.after(limits::AROUND_AGAIN_US);
-        let gives_way = link.gives_way_at(base).map(|at| if at > base.now { at } else { again });
-        let others = link.go_around_at(base).into_iter().chain(gives_way);
-        let Some(deadline) = link.deadline(timeouts).into_iter().chain(others).min() else {
-            return;
-        };
-        if link.armed.is_none_or(|armed| deadline < armed) {
-            link.armed = Some(deadline);
-            base.timers.set(deadline, Due::Link(id));
-        }
-    }
-
     /// Checks the deadlines of a link. `since` tells when a request was read.
     pub(crate) fn link_timer(
         &mut self,
@@ -367,13 +349,7 @@ impl Servers {
             Blame::Own => self.server_failed(base, at, fault),
             Blame::Overload => {}
         }
-        if let Some(other) = stand_in {
-            self.move_unsent(base, (id, &mut link), other);
-        }
-        self.give_up(&mut link, fault);
-        self.tell_busy(base, at);
-        self.tell_work(at);
-        self.has_room_since = true;
+        self.clear_out(base, (id, &mut link), stand_in, fault);
         if link.owes {
             self.count_link_settled(at);
         }
@@ -410,8 +386,26 @@ impl Servers {
         }
     }
 
+    /// Moves what waits on a dead link to the one that stands in for it, if there is one, and gives
+    /// the rest up.
+    pub(super) fn clear_out(
+        &mut self,
+        base: &mut Base,
+        (id, link): (ConnId, &mut Link),
+        stand_in: Option<ConnId>,
+        fault: Fault,
+    ) {
+        if let Some(other) = stand_in {
+            self.move_unsent(base, (id, link), other);
+        }
+        self.give_up(link, fault);
+        self.tell_busy(base, link.at);
+        self.tell_work(link.at);
+        self.has_room_since = true;
+    }
+
     /// Gives up the messages of a dead link.
-    pub(super) fn give_up(&mut self, link: &mut Link, fault: Fault) {
+    fn give_up(&mut self, link: &mut Link, fault: Fault) {
         if let Some(body) = link.body.take()
             && let Some(part) = body.arrival.part
         {

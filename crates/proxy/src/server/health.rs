@@ -28,9 +28,7 @@ impl Servers {
         let state = self.state(at);
         let was_ready = server.health == Health::Ready && !server.ejected;
         state.probed = state.probed.filter(|_| !was_ready);
-        if server.health == Health::Ready {
-            state.out_since = now;
-        }
+        state.note_out(server.health, now);
         let errno = state.connect_errno.take().filter(|_| fault == Fault::ConnectFailed);
         let counts = state.note_failure(server.health, base.now);
         state.rests.clear();
@@ -95,7 +93,7 @@ impl Servers {
         // A firewall may refuse whatever is new, and the links that are there work.
         match base.server(at).said_down {
             Some(_) => self.ask_idle_links(base, at),
-            None => self.ask_server(base, base.server(at).plan.id),
+            None => self.ask_everywhere(base, at),
         }
     }
 
@@ -118,9 +116,7 @@ impl Servers {
         at: ServerAt,
         (asked, is_new): (Time, bool),
     ) {
-        let same: Vec<u32> = base.server(at).plan.same_ids().collect();
-        for id in same {
-            let Some(one) = base.find_server(id) else { continue };
+        for one in base.same_servers(at) {
             let server = base.server(one);
             let counts = if one == at { !is_new } else { server.said_down.is_none() };
             let is_out = server.is_in_service() && server.health == Health::Down;
@@ -216,11 +212,8 @@ impl Servers {
     pub(super) fn tend_ejected(&mut self, base: &mut Base, at: ServerAt) {
         let server = base.server(at);
         if server.ejected && server.is_in_service() {
-            if server.health == Health::Ready {
-                self.state(at).out_since = base.now;
-            }
-            let server = base.server_mut(at);
-            server.set_health(Health::Down);
+            self.state(at).note_out(server.health, base.now);
+            base.server_mut(at).set_health(Health::Down);
             self.await_probe(base, at);
         }
     }

@@ -184,6 +184,7 @@ impl Servers {
         self.stand_in_at(base, at, link.conn_key, (nth, why))
     }
 
+    /// Has a place rest, and tells of it now and then.
     fn note_rest(&mut self, base: &mut Base, link: &Link, place: Place, why: Fault) {
         let at = link.at;
         if self.state(at).rests.note(place, why, base.now) {
@@ -236,12 +237,8 @@ impl Servers {
         self.count_fault(at, fault);
         // The others may be dead, too.
         self.ask_idle_links(base, at);
-        if let Some(other) = self.rest_place(base, &link, nth, fault) {
-            self.move_unsent(base, (id, &mut link), other);
-        }
-        self.give_up(&mut link, fault);
-        self.tell_work(at);
-        self.has_room_since = true;
+        let stand_in = self.rest_place(base, &link, nth, fault);
+        self.clear_out(base, (id, &mut link), stand_in, fault);
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
         true
     }
@@ -249,13 +246,17 @@ impl Servers {
     /// Whether a shared link is up that can take what waits for this one. For who goes around one
     /// that is occupied, that is no gain.
     fn has_shared_for(&self, base: &Base, link: &Link) -> bool {
-        let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let places = state.links.get(usize::from(link.conn_key)).map_or(&[][..], |all| &all[..]);
-        let mut shared = places.iter().skip(LinkClass::SPECIAL).flatten();
-        shared.any(|id| {
-            let one = self.links.find(*id).filter(|one| one.is_up());
-            one.is_some_and(|one| link.class != LinkClass::Spare || !one.is_occupied(base))
-        })
+        let is_occupied = |one: &Link| link.class == LinkClass::Spare && one.is_occupied(base);
+        let mut shared = self.shared_links(link.at, link.conn_key);
+        shared.any(|(_, one)| one.is_up() && !is_occupied(one))
+    }
+
+    /// Lists the links of a connection key that clients share, whether up or not.
+    fn shared_links(&self, at: ServerAt, conn_key: u16) -> impl Iterator<Item = (ConnId, &Link)> {
+        let links = &self.states[at.pool as usize][at.server as usize].links;
+        let places = links.get(usize::from(conn_key)).into_iter().flatten();
+        let shared = places.skip(LinkClass::SPECIAL).flatten();
+        shared.filter_map(|id| Some((*id, self.links.find(*id)?)))
     }
 
     /// Has another shared link stand in at an empty place that rests for this reason, if it may and
@@ -271,10 +272,7 @@ impl Servers {
         if !may_be_stood_in_for(nth, why) {
             return None;
         }
-        let links = &self.states[at.pool as usize][at.server as usize].links;
-        let shared = &links.get(usize::from(conn_key))?[LinkClass::SPECIAL..];
-        let links = shared.iter().flatten().filter_map(|id| Some((*id, self.links.find(*id)?)));
-        let up = links.filter(|(_, link)| link.was_up());
+        let up = self.shared_links(at, conn_key).filter(|(_, link)| link.was_up());
         let (other, _) = up.min_by_key(|(_, link)| link.is_occupied(base))?;
         let state = self.state(at);
         let place = state.links[usize::from(conn_key)].get_mut(nth)?;

@@ -236,6 +236,13 @@ impl ServerState {
         (self.probe_at, self.probed) = (None, None);
     }
 
+    /// Notes that it is out from now on, unless it was.
+    pub(super) fn note_out(&mut self, health: Health, now: Time) {
+        if health == Health::Ready {
+            self.out_since = now;
+        }
+    }
+
     /// Ends the series of failures: the next failure is the first of a new one.
     pub(super) fn end_failing(&mut self) {
         self.failing_since = None;

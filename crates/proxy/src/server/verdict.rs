@@ -77,8 +77,9 @@ impl Servers {
         let reply = base.pool(link.at).plan.timeouts.reply;
         let lately = Time(base.now.0.saturating_sub(reply));
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let since = state.out_since.max(lately).min(link.begun);
-        fault == Fault::Refused || self.has_answered_since(base, link.at, since, fault)
+        let since = state.out_since.max(lately);
+        self.is_proven_since(base, link, fault)
+            || self.has_answered_since(base, link.at, since, fault)
     }
 
     /// Whether a server has answered any worker since then, which outweighs this fault.
@@ -144,18 +145,21 @@ impl Servers {
             _ => self.state(at).asked_elsewhere = Some(base.now),
         }
         base.actions.push_back(Action::Report(Report::Doubted { server: id }));
-        self.ask_server(base, id);
+        self.ask_everywhere(base, at);
         false
     }
 
     /// Has this worker's idle links to a server asked, in whichever pool it is.
     pub(crate) fn ask_server(&mut self, base: &mut Base, id: u32) {
-        let Some(at) = base.find_server(id) else { return };
-        let same: Vec<u32> = base.server(at).plan.same_ids().collect();
-        for id in same {
-            if let Some(at) = base.find_server(id) {
-                self.ask_idle_links(base, at);
-            }
+        if let Some(at) = base.find_server(id) {
+            self.ask_everywhere(base, at);
+        }
+    }
+
+    /// As `ask_server`, for the server at this place.
+    pub(super) fn ask_everywhere(&mut self, base: &mut Base, at: ServerAt) {
+        for one in base.same_servers(at) {
+            self.ask_idle_links(base, one);
         }
     }
 

@@ -502,16 +502,14 @@ fn a_connection_that_is_accepted_and_closed_is_told_as_such() {
 fn only_the_client_rests_whose_request_ends_a_link_for_slow_ones() {
     let (mut stage, link, client) = served(|_| {});
     let [evil, other] = [stage.client(), stage.client()];
-    ends_slow(&mut stage, evil);
-    assert!(stage.received(evil).contains("connection lost"));
-    stage.says(other, "KEYS *\r\n");
+    let slow = asks_anew(&mut stage, evil, "KEYS evil*");
+    stage.closes(slow, Closed::Eof);
     stage.end_turn();
-    let slow = comes_up(&mut stage);
-    assert_eq!(stage.turn(slow), resp("KEYS *"));
+    assert!(stage.received(evil).contains("connection lost"));
+    let slow = asks_anew(&mut stage, other, "KEYS *");
     // Though there is a link again.
-    stage.says(evil, "KEYS evil*\r\n");
+    rests(&mut stage, evil, "KEYS evil*");
     assert_eq!(stage.turn(slow), "");
-    assert!(stage.received(evil).contains("takes no further connection (the last one was lost"));
     stage.says(slow, "*0\r\n");
     assert_eq!(stage.received(other), "*0\r\n");
     serves(&mut stage, link, client);
@@ -520,13 +518,21 @@ fn only_the_client_rests_whose_request_ends_a_link_for_slow_ones() {
     assert_eq!(stage.turn(slow), resp("KEYS evil*"));
 }
 
-fn ends_slow(stage: &mut Stage, client: ConnId) {
-    stage.says(client, "KEYS evil*\r\n");
+/// Has a client ask on a link that is made for that; returns it.
+#[track_caller]
+fn asks_anew(stage: &mut Stage, client: ConnId, request: &str) -> ConnId {
+    stage.says(client, &format!("{request}\r\n"));
     stage.end_turn();
-    let slow = comes_up(stage);
-    assert_eq!(stage.turn(slow), resp("KEYS evil*"));
-    stage.closes(slow, Closed::Eof);
-    stage.end_turn();
+    let link = comes_up(stage);
+    assert_eq!(stage.turn(link), resp(request));
+    link
+}
+
+/// Has a client ask that gets no link.
+#[track_caller]
+fn rests(stage: &mut Stage, client: ConnId, request: &str) {
+    stage.says(client, &format!("{request}\r\n"));
+    assert!(stage.received(client).contains("takes no further connection (the last one was lost"));
 }
 
 /// It is asked on the link that all share, before that has brought an answer.
@@ -541,13 +547,9 @@ fn a_script_that_ends_the_shared_link_keeps_no_other_client_waiting() {
     stage.registry.metrics(1).set_answered(S0, stage.now().0);
     stage.closes(link, Closed::Eof);
     assert!(stage.received(evil).contains("connection lost"));
-    stage.says(other, "GET k\r\n");
-    stage.end_turn();
-    let link = comes_up(&mut stage);
-    assert_eq!(stage.turn(link), resp("GET k"));
-    stage.says(evil, "EVAL evil 0\r\n");
+    let link = asks_anew(&mut stage, other, "GET k");
+    rests(&mut stage, evil, "EVAL evil 0");
     assert_eq!(stage.turn(link), "");
-    assert!(stage.received(evil).contains("takes no further connection (the last one was lost"));
     stage.says(link, "$-1\r\n");
     assert_eq!(stage.received(other), "$-1\r\n");
 }
@@ -572,13 +574,9 @@ fn who_has_something_on_each_link_that_ends_rests() {
             assert!(stage.received(client).contains("connection lost"));
         }
     }
-    stage.says(evil, "SET k 1\r\n");
-    assert!(stage.received(evil).contains("takes no further connection (the last one was lost"));
+    rests(&mut stage, evil, "SET k 1");
     assert_eq!(stage.connects, []);
-    stage.says(one, "GET k\r\n");
-    stage.end_turn();
-    let link = comes_up(&mut stage);
-    assert_eq!(stage.turn(link), resp("GET k"));
+    let link = asks_anew(&mut stage, one, "GET k");
     stage.says(link, "$-1\r\n");
     assert_eq!(stage.received(one), "$-1\r\n");
     serves(&mut stage, link, two);

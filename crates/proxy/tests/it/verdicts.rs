@@ -604,7 +604,7 @@ fn a_server_that_answers_between_two_probes_is_back() {
     }
 }
 
-/// What it answered before its last failure does not count.
+/// Its answers before its last failure do not count.
 #[test]
 fn a_probe_that_is_refused_right_after_a_return_lets_nobody_back() {
     let mut stage = redis(|_| {});
