@@ -284,6 +284,11 @@ pub trait Protocol: Sync {
         unreachable!("this protocol has no transactions")
     }
 
+    /// Whether this command has servers watch keys for its client.
+    fn watches(&self, _command: u16) -> bool {
+        false
+    }
+
     /// Writes the answer to a transaction of which nothing was executed, because what its client
     /// watched has changed, or may have.
     fn write_unexecuted(&self, _proto_version: u8, _out: &mut Vec<u8>) {

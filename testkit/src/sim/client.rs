@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::redis::{Kind, Talk};
 
 /// The answer that a request must get.
+#[derive(Clone)]
 pub enum Asked {
     /// Values of these keys, and a line that ends them.
     Read {
@@ -40,6 +41,7 @@ pub enum Asked {
 }
 
 /// A request, from its creation to its answer.
+#[derive(Clone)]
 pub struct Expect {
     pub asked: Asked,
     /// The number of the request among this client's.

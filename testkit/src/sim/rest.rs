@@ -12,6 +12,9 @@ use super::world::World;
 pub struct Rest {
     since: Option<Time>,
     until: Time,
+    /// As long as an attempt to make a link for one client may take, if it began soon after: others
+    /// are told so meanwhile.
+    beside_until: Time,
 }
 
 impl Rest {
@@ -21,6 +24,13 @@ impl Rest {
         let since = self.since.filter(|_| !is_over).unwrap_or(now);
         self.since = Some(since);
         self.until = self.until.max(now.after(longest_pause(now.since(since))));
+    }
+
+    /// Notes that an attempt to make a link for one client begins, and how long it may take.
+    pub fn note_private(&mut self, now: Time, most: u64) {
+        if self.has_been() && now.since(self.until) < 2 * limits::BACKOFF_LAST_US {
+            self.beside_until = self.beside_until.max(now.after(most));
+        }
     }
 
     /// Whether a link has ever stood in at the place of another.
@@ -34,7 +44,7 @@ impl Rest {
 
     /// Whether a request of that time may have met such a place.
     pub fn lasts(&self, time: Time) -> bool {
-        self.has_been() && self.until >= time
+        self.has_been() && self.until.max(self.beside_until) >= time
     }
 }
 

@@ -99,6 +99,11 @@ impl World {
         conn.is_private = !self.proxy.is_shared(id);
         conn.is_spare = self.proxy.is_spare(id);
         conn.is_beside = self.proxy.is_beside(id);
+        if conn.is_private {
+            let timeouts = self.pools[pool].plan.timeouts;
+            let most = timeouts.connect + timeouts.reply;
+            self.pools[pool].servers[server].rest.note_private(self.now, most);
+        }
         // One that shows whether a silent server is there may be used by who waited for others.
         let is_silent = self.pools[pool].servers[server].silence.since.is_some();
         conn.is_renewal = self.ending == Some((pool, server)) || is_silent;

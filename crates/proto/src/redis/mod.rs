@@ -241,6 +241,11 @@ impl Protocol for Redis {
         pubsub::while_subscribed(request, proto_version)
     }
 
+    fn watches(&self, command: u16) -> bool {
+        let row = commands::rows().get(usize::from(command));
+        row.is_some_and(|row| row.effort == commands::Effort::Watch)
+    }
+
     fn write_unexecuted(&self, proto_version: u8, out: &mut Vec<u8>) {
         out.extend_from_slice(if proto_version > 2 { b"_\r\n" } else { b"*-1\r\n" });
     }

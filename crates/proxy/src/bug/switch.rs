@@ -56,6 +56,8 @@ pub enum Bug {
     KeepWatch,
     /// A transaction is sent although what its client watches may have changed unnoticed.
     ForgetLostWatch,
+    /// A transaction is sent although a request to watch keys for it has failed unsent.
+    KeepUnwatched,
     /// A wait takes a shared link.
     WaitOnShared,
     /// A client's requests are sent behind its wait.
@@ -442,6 +444,7 @@ pub static BUGS: &[Bug] = &[
     Bug::KeepPrivate,
     Bug::KeepWatch,
     Bug::ForgetLostWatch,
+    Bug::KeepUnwatched,
     Bug::EarlyBlockEnd,
     Bug::BlockNeverSent,
     Bug::ForgetRefund,

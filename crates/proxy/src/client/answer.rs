@@ -92,7 +92,7 @@ impl Clients {
         answer: &Answer<'_>,
     ) {
         if answer.is_error() {
-            self.note_error(id, (request, head), answer);
+            self.note_error(base, id, (request, head), answer);
         }
         self.answer_all(base, id, request, head, std::slice::from_ref(answer));
     }
@@ -215,6 +215,7 @@ impl Clients {
         if asks.effort == Effort::Watches {
             // On another link it would not notice what has changed since the first.
             self.requests[id].info.repeats = None;
+            self.mark_watch(id);
         }
         id
     }

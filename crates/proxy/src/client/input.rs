@@ -17,7 +17,7 @@ use crate::Action;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Incoming, Part, Requester};
+use crate::base::part::{Effort, Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
 use crate::base::{Base, limits};
@@ -365,6 +365,9 @@ impl Clients {
             request.class,
             Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
         );
+        if asks.effort == Effort::Watches {
+            self.mark_watch(pending);
+        }
         self.fail(base, Part::whole(pending), server, fault, false);
         self.pause_if_full(base, asks.id);
     }

@@ -78,7 +78,7 @@ impl Clients {
             // What a client has queued is here, and so it stays until its transaction ends; so does
             // one that watches keys on a link of this worker, one that looks at others from here,
             // and one that is sent messages here.
-            let is_bound = client.transaction.is_some() || client.watch.is_some();
+            let is_bound = client.transaction.is_some() || client.has_watched(base.now);
             let stays = is_bound || client.monitors || client.listens();
             is_reading && client.is_settled() && !client.is_mid_request() && !stays
         });

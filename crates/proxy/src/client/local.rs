@@ -44,7 +44,7 @@ impl Clients {
             Local::Stats => self.answer_stats(base, id, request, head),
             Local::Own | Local::Clients | Local::Monitor => self.local(base, id, request, head),
             Local::Unwatch => {
-                client.watch = None;
+                client.end_watch();
                 self.answer(base, id, request, head, &Answer::Ok);
             }
             Local::Begin => self.begin_transaction(base, id, request, head),
@@ -123,7 +123,7 @@ impl Clients {
             AfterLocal::Monitor => self.begin_monitor(base, id),
             AfterLocal::LogOut => {
                 (client.login.done, client.monitors) = (false, false);
-                client.watch = None;
+                client.end_watch();
                 self.end_subscriptions(base, id);
                 let _ = self.set_user(base, id, None);
             }

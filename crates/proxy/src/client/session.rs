@@ -19,7 +19,7 @@ use super::topics::Subscriber;
 use super::transaction::{Select, Transaction};
 use super::unwritten::UnwrittenList;
 use super::waits::Waits;
-use super::watch::Watch;
+use super::watch::{Unwatched, Watch, WatchCounts};
 use crate::base::Base;
 use crate::base::buffer::Outbox;
 use crate::base::groups::Groups;
@@ -64,6 +64,9 @@ pub(super) struct Client {
     pub(super) transaction: Option<Box<Transaction>>,
     /// What it watches. Boxed, since few clients watch.
     pub(super) watch: Option<Box<Watch>>,
+    pub(super) watch_counts: WatchCounts,
+    /// Why keys are not watched that it has asked for since.
+    pub(super) unwatched: Option<Box<Unwatched>>,
     /// What it listens to. Boxed, since few clients listen.
     pub(super) subscriber: Option<Box<Subscriber>>,
     /// An answer is being written to it whose end has not come.
@@ -232,6 +235,8 @@ impl Client {
             group: Groups::of(NOBODY, protocol.place()),
             transaction: None,
             watch: None,
+            watch_counts: WatchCounts::default(),
+            unwatched: None,
             subscriber: None,
             is_mid_answer: false,
             member: None,

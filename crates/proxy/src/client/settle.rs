@@ -200,12 +200,14 @@ impl Clients {
             self.keep_error(base, part, server, kind, words);
         } else if let Some(line) = busy {
             pending.fail(slot, &Answer::Error(&line));
+            self.note_unwatched(base, id);
             self.settle_error(base, id);
         } else {
             let text = format!("{label}: {words}");
             let answer =
                 if is_uncertain { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
             pending.fail(slot, &answer);
+            self.note_unwatched(base, id);
             self.settle_error(base, id);
         }
         if self.end_select(client).is_some() && is_uncertain {
@@ -283,6 +285,7 @@ impl Clients {
         (pending.info.family, pending.reply_of) = (Latency::FAILED, ReplyOf::NONE);
         pending.info.answer(&apart, &mut pending.error);
         pool.counters.add(PoolCounter::Refused, 1);
+        self.note_unwatched(base, id);
         self.settle_error(base, id);
     }
 

@@ -8,7 +8,7 @@
 
 use proto::{Answer, Request, WorkId, block};
 
-use super::Clients;
+use super::{Clients, watch};
 use crate::base::buffer::{Outbox, Source};
 use crate::base::fault::kept_of_error;
 use crate::base::id::ConnId;
@@ -290,17 +290,24 @@ impl Clients {
         base.memory.change(&mut one.counted, bytes);
     }
 
-    /// Notes an error that is told within a client's transaction.
+    /// Notes an error that is told within a client's transaction, or to a request to watch keys.
     #[cold]
     pub(super) fn note_error(
         &mut self,
+        base: &Base,
         id: ConnId,
         (request, head): (&Request, &[u8]),
         answer: &Answer<'_>,
     ) {
         let Some(client) = self.table.find_mut(id) else { return };
-        let Some(one) = client.transaction.as_mut().filter(|one| !one.aborted) else { return };
         let asked = proto::Asked { command: request.command, head, ..proto::Asked::no_request() };
+        let is_watch = client.protocol.watches(request.command) && watch::is_of_proxy(answer);
+        if is_watch && client.transaction.is_none() {
+            let mut line = Vec::new();
+            client.protocol.answer(&asked, answer, &mut line);
+            return client.set_unwatched(&line, base.now);
+        }
+        let Some(one) = client.transaction.as_mut().filter(|one| !one.aborted) else { return };
         one.why.clear();
         client.protocol.answer(&asked, answer, &mut one.why);
         one.why.truncate(kept_of_error(&one.why));

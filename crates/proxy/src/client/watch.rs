@@ -1,10 +1,20 @@
 //! What a client watches: keys of one server, on a link of its own, up to its next transaction.
+//!
+//! ```text
+//!   WATCH k ──▶ watched ─────────────────▶ EXEC is sent on that link
+//!      │ the link is lost                  nil: k may have changed
+//!      └──▶ failed: nobody watches k       the error, at most 10 s later; nothing is sent
+//! ```
 
-use proto::Request;
+use proto::{Answer, Request};
 
 use super::Clients;
+use super::session::Client;
+use crate::Time;
 use crate::base::buffer::Source;
+use crate::base::fault::kept_of_error;
 use crate::base::id::ConnId;
+use crate::base::part::RequestId;
 use crate::base::{Base, limits};
 
 /// Keys that a client watches.
@@ -21,6 +31,26 @@ pub(crate) struct Watch {
     pub(crate) is_lost: bool,
 }
 
+/// The requests of a client to watch keys.
+#[derive(Default)]
+pub(super) struct WatchCounts {
+    /// How often it has ended what it watches.
+    ended: u32,
+    /// The number of requests since, and of those that have failed.
+    asked: u32,
+    failed: u32,
+}
+
+/// Keys that a client has asked to watch, and that are not watched. A program that does not look at
+/// the answer to WATCH, or has not got it yet, takes them for watched.
+pub(super) struct Unwatched {
+    error: Box<[u8]>,
+    at: Time,
+}
+
+/// Who has had the error for so long has read it.
+const UNREAD_US: u64 = 10_000_000;
+
 impl Watch {
     /// Returns the beginning of a key that is kept for errors.
     pub(crate) fn beginning(key: &[u8]) -> Vec<u8> {
@@ -29,12 +59,14 @@ impl Watch {
 }
 
 impl Clients {
-    /// Notes what a client watches.
+    /// Notes what a client watches, or that it watches more.
     #[cold]
     pub(crate) fn watch(&mut self, id: ConnId, watch: Watch) {
-        if let Some(client) = self.table.find_mut(id) {
-            client.watch = Some(Box::new(watch));
-        }
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.watch = Some(Box::new(watch));
+        // What came in the same read was sent before the error could be read.
+        let received = client.received;
+        client.unwatched.take_if(|unwatched| received > unwatched.at);
     }
 
     /// Returns what a client watches.
@@ -45,7 +77,39 @@ impl Clients {
     /// Notes that a client watches nothing any more; returns what it has watched.
     #[cold]
     pub(crate) fn end_watch(&mut self, id: ConnId) -> Option<Box<Watch>> {
-        self.table.find_mut(id)?.watch.take()
+        self.table.find_mut(id)?.end_watch()
+    }
+
+    /// Returns the error of a request to watch keys, if a client's next transaction is refused for
+    /// it.
+    pub(crate) fn unwatched(&self, base: &Base, id: ConnId) -> Option<&[u8]> {
+        self.table.find(id)?.unwatched(base.now)
+    }
+
+    /// Notes that a request is one to watch keys, so that it is known what its failure ends.
+    pub(super) fn mark_watch(&mut self, id: RequestId) {
+        let pending = &mut self.requests[id];
+        if let Some(client) = self.table.find_mut(pending.client) {
+            client.watch_counts.asked += 1;
+            pending.info.watches_ended = client.watch_counts.ended;
+        }
+    }
+
+    /// Notes that a request has failed. If it was to watch keys, its client's next transaction is
+    /// refused, unless what it watches was ended meanwhile.
+    #[cold]
+    pub(super) fn note_unwatched(&mut self, base: &Base, id: RequestId) {
+        let pending = &self.requests[id];
+        let Some(client) = self.table.find_mut(pending.client) else { return };
+        let is_watch = client.protocol.watches(pending.info.command);
+        if !is_watch || pending.info.watches_ended != client.watch_counts.ended {
+            return;
+        }
+        client.set_unwatched(&pending.error, base.now);
+        let WatchCounts { asked, failed, .. } = &mut client.watch_counts;
+        *failed += 1;
+        // Where nothing was watched, nothing can be missed.
+        client.watch.take_if(|_| failed == asked);
     }
 
     /// Answers a transaction that is not executed, since what its client watches has changed, or
@@ -60,4 +124,37 @@ impl Clients {
         client.protocol.write_unexecuted(client.session.conn_key.proto_version, &mut words);
         self.answer_encoded(base, id, request, Source::plain(&words));
     }
+}
+
+impl Client {
+    /// Notes that it watches nothing any more; returns what it has watched.
+    pub(super) fn end_watch(&mut self) -> Option<Box<Watch>> {
+        let ended = self.watch_counts.ended.wrapping_add(1);
+        self.watch_counts = WatchCounts { ended, asked: 0, failed: 0 };
+        self.unwatched = None;
+        self.watch.take()
+    }
+
+    /// Whether its next transaction depends on what it has asked to watch.
+    pub(super) fn has_watched(&self, now: Time) -> bool {
+        self.watch.is_some() || self.unwatched(now).is_some()
+    }
+
+    fn unwatched(&self, now: Time) -> Option<&[u8]> {
+        let unwatched = self.unwatched.as_deref()?;
+        (now.since(unwatched.at) < UNREAD_US).then_some(&unwatched.error)
+    }
+
+    /// Notes that keys are not watched that it has asked for, with the error that it gets.
+    #[cold]
+    pub(super) fn set_unwatched(&mut self, line: &[u8], now: Time) {
+        let error = line[..kept_of_error(line)].into();
+        self.unwatched = Some(Box::new(Unwatched { error, at: now }));
+    }
+}
+
+/// Whether this error is the proxy's. What a server refuses to watch does not stop a transaction
+/// there either.
+pub(super) fn is_of_proxy(answer: &Answer<'_>) -> bool {
+    matches!(answer, Answer::Failed(_) | Answer::Apart { .. })
 }

@@ -24,17 +24,20 @@ use crate::server::Block;
 enum Unfit {
     /// Its keys are on different servers by now.
     Moved,
+    NoServer,
     Refused(Refusal),
     /// The client's tenant may not do this any more.
     Denied(String),
 }
 
 impl Unfit {
-    fn answer(&self) -> Answer<'_> {
+    /// Returns its own answer; None: that of a server that cannot be asked.
+    fn answer(&self) -> Option<Answer<'_>> {
         match self {
-            Unfit::Moved => Answer::Failed(MOVED),
-            Unfit::Refused(refusal) => Answer::Refused(*refusal),
-            Unfit::Denied(words) => Answer::Denied(words),
+            Unfit::Moved => Some(Answer::Failed(MOVED)),
+            Unfit::NoServer => None,
+            Unfit::Refused(refusal) => Some(Answer::Refused(*refusal)),
+            Unfit::Denied(words) => Some(Answer::Denied(words)),
         }
     }
 }
@@ -53,10 +56,11 @@ impl Proxy {
             return used;
         }
         let Some(queued) = self.clients.queued(id) else { return head.len() };
-        let first = self.clients.aborted_for(id).to_vec();
+        let unwatched = self.clients.unwatched(&self.base, id);
+        let first = unwatched.unwrap_or(self.clients.aborted_for(id)).to_vec();
         let refusal = match frame.request.class {
             Class::Refuse(refusal) => Some(Answer::Refused(refusal)),
-            _ if queued.aborted => Some(Answer::Aborted(&first)),
+            _ if queued.aborted || unwatched.is_some() => Some(Answer::Aborted(&first)),
             _ => None,
         };
         if let Some(refusal) = refusal {
@@ -87,12 +91,15 @@ impl Proxy {
         let server = match watched.map_or(server, |server| Ok(Some(server))) {
             Ok(Some(server)) => Ok(server),
             Ok(None) => self.base.pools[pool].any_place(id.index()).ok_or((None, Fault::NoServer)),
-            Err(unfit) => {
-                self.drop_block(frame);
-                let incoming = &frame.incoming(head);
-                self.clients.refuse_read(&mut self.base, incoming, &unfit.answer());
-                return head.len();
-            }
+            Err(unfit) => match unfit.answer() {
+                None => Err((None, Fault::NoServer)),
+                Some(answer) => {
+                    self.drop_block(frame);
+                    let incoming = &frame.incoming(head);
+                    self.clients.refuse_read(&mut self.base, incoming, &answer);
+                    return head.len();
+                }
+            },
         };
         let accepts = server.and_then(|server| {
             let accepts = self.servers.accepts_blocks(&mut self.base, &frame.asks, server);
@@ -220,6 +227,7 @@ impl Proxy {
                     unfit = Some(Unfit::Refused(refusal));
                 }
                 (Err(NotQueued::Refused(refusal)), _) => unfit = Some(Unfit::Refused(refusal)),
+                (Err(NotQueued::NoServer), _) => unfit = unfit.or(Some(Unfit::NoServer)),
                 (Err(_), _) => unfit = Some(Unfit::Moved),
                 (Ok(Some(own)), Some(one)) if own != one => unfit = Some(Unfit::Moved),
                 (Ok(own), None) => server = own,

@@ -75,6 +75,17 @@ impl Servers {
         Some(id)
     }
 
+    /// Fails the blocks that wait on a client's own link, since a request to watch keys for one of
+    /// them has failed unsent: that one would be executed whatever has become of the keys.
+    #[cold]
+    pub(super) fn fail_unwatched(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
+        let Some(link) = self.links.find_mut(id).filter(|_| !bug!(KeepUnwatched)) else { return };
+        let owner = Some(link.owner);
+        let blocks = link.withdraw_where(|message| message.is_block() && !message.is_trial());
+        self.fail_pending(base, id, blocks, |_| fault);
+        self.withdraw_waiting(base, id, owner, fault, |_, one, _| one.steps > 0);
+    }
+
     /// Returns whether the last block on a link was executed, if the link is there. If so, closes
     /// it: the block has changed the connection.
     #[cold]

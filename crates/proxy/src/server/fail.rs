@@ -13,7 +13,7 @@ use super::topics::TopicsLost;
 use crate::base::connection::Connection;
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
-use crate::base::part::{LinkClass, Part, RequestId};
+use crate::base::part::{Effort, LinkClass, Part, RequestId};
 use crate::base::pool::Health;
 use crate::base::{Base, ServerAt};
 use crate::{Action, Closed, Event, Time};
@@ -144,9 +144,12 @@ impl Servers {
         let late = link.withdraw_where(late);
         let is_busy = self.find_busy(base, at).is_some();
         let is_silent = self.is_silent(at);
-        self.fail_pending(base, id, late, |message| {
-            unsent_fault(is_busy, message.held && is_silent)
-        });
+        let fault = |message: &Message| unsent_fault(is_busy, message.held && is_silent);
+        let watch = late.iter().find(|one| one.effort == Effort::Watches).map(fault);
+        self.fail_pending(base, id, late, fault);
+        if let Some(fault) = watch {
+            self.fail_unwatched(base, id, fault);
+        }
     }
 
     /// Fails what was taken off the end of a link.

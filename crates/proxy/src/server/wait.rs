@@ -392,10 +392,15 @@ impl Servers {
         let late = link.queue.expire(|since| now >= since.after(queue));
         let is_busy = !late.is_empty() && self.find_busy(base, at).is_some();
         let is_silent = self.is_silent(at);
+        let mut watch = None;
         for (client, waiting) in late {
             let fault = unsent_fault(is_busy, waiting.held && is_silent);
+            watch = Some(fault).filter(|_| waiting.effort == Effort::Watches).or(watch);
             self.forget_waiting(base, id, client, &waiting);
             self.fail_waiting(base, id, waiting, fault);
+        }
+        if let Some(fault) = watch {
+            self.fail_unwatched(base, id, fault);
         }
         if let Some(link) = self.links.find_mut(id) {
             link.account(&mut base.memory);

@@ -303,7 +303,7 @@ fn a_client_does_not_use_a_link_on_which_the_end_of_a_watch_could_not_be_sent() 
     assert!(told.ends_with("not sent\r\n"), "{told}");
     assert!(stage.closed.contains(&own));
     stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
-    assert_eq!(stage.received(client), format!("{QUEUED}*-1\r\n"), "it may have changed");
+    assert_eq!(stage.received(client), format!("{QUEUED}{}", aborted_for(&told)));
 }
 
 #[test]
@@ -382,7 +382,49 @@ fn a_watch_that_is_lost_on_its_way_is_not_sent_again() {
     stage.closes(own, Closed::Reset);
     assert_eq!(stage.received(one), "-ERR s0: connection lost\r\n");
     stage.says(one, "MULTI\r\nGET k\r\nEXEC\r\n");
-    assert!(stage.received(one).ends_with("+QUEUED\r\n*-1\r\n"));
+    let aborted = aborted_for("-ERR s0: connection lost\r\n");
+    assert_eq!(stage.received(one), format!("{QUEUED}{aborted}"));
+}
+
+/// It waited for a link behind what was to be watched for it, and would have more time.
+#[test]
+fn a_transaction_does_not_run_without_the_watch_that_waited_too_long() {
+    for is_up in [true, false] {
+        let (mut stage, links, [one, other]) = pool(&["s0"], |plan| {
+            let timeouts = &mut plan.pools[0].timeouts;
+            (timeouts.queue, timeouts.reply) = (SECOND, 10 * SECOND);
+            timeouts.connect = 10 * SECOND;
+        });
+        if is_up {
+            // It is kept, and its server is silent elsewhere.
+            let own = watching(&mut stage, one, "k");
+            stage.says(one, "MULTI\r\nGET k\r\nEXEC\r\n");
+            stage.turn(own);
+            stage.says(own, "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+            stage.received(one);
+            stage.says(other, "GET x\r\n");
+            assert_eq!(stage.turn(links[0]), resp("GET x"));
+            stage.waits(SECOND / 10);
+        }
+        stage.says(one, "WATCH k\r\n");
+        stage.end_turn();
+        stage.waits(SECOND / 2);
+        stage.says(one, "MULTI\r\nSET k 1\r\nEXEC\r\n");
+        stage.waits(SECOND / 2);
+        let told = stage.received(one);
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 4, "{told}");
+        assert_eq!(lines[0], lines[3], "{told}");
+        assert!(lines[0].ends_with(", not sent"), "{told}");
+        stage.says(one, "MULTI\r\nGET k\r\nEXEC\r\n");
+        assert!(!stage.received(one).contains("EXECABORT"), "it is over");
+    }
+}
+
+/// The answer to a transaction for which keys could not be watched.
+fn aborted_for(error: &str) -> String {
+    let error = error.strip_prefix('-').expect("it is an error");
+    format!("-EXECABORT Transaction discarded because of previous errors. The first: {error}")
 }
 
 #[test]
@@ -402,7 +444,131 @@ fn a_watch_that_finds_no_place_for_a_link_binds_nothing() {
     let (mut stage, links, [one, _]) = pool(&["s0"], |plan| plan.private_max = 0);
     stage.says(one, "WATCH k\r\nMULTI\r\nGET k\r\nEXEC\r\n");
     let told = stage.received(one);
-    assert!(told.contains("private_connections_max"), "{told}");
+    let (error, rest) = told.split_once("\r\n").expect("there are lines");
+    assert!(error.contains("private_connections_max"), "{told}");
+    assert_eq!(rest, format!("{QUEUED}{}", aborted_for(&format!("{error}\r\n"))));
+    assert_eq!(stage.turn(links[0]), "");
+    stage.says(one, "MULTI\r\nGET k\r\nEXEC\r\n");
     stage.end_turn();
     assert_eq!(stage.turn(links[0]), all(&["MULTI", "GET k", "EXEC"]));
+}
+
+/// Each ends what was asked for in vain: with no transaction, one that is given up, another watch.
+#[test]
+fn what_ends_a_watch_ends_one_that_was_refused() {
+    for ends in ["UNWATCH\r\n", "MULTI\r\nDISCARD\r\n", "RESET\r\n"] {
+        let (mut stage, links, [one, _]) = pool(&["s0"], |plan| plan.private_max = 0);
+        stage.says(one, "WATCH k\r\n");
+        assert_eq!(stage.hand_over().len(), 1, "it stays until that has ended");
+        stage.says(one, ends);
+        stage.received(one);
+        stage.says(one, "MULTI\r\nGET k\r\nEXEC\r\n");
+        stage.end_turn();
+        assert_eq!(stage.turn(links[0]), all(&["MULTI", "GET k", "EXEC"]), "{ends}");
+    }
+}
+
+/// A library that was told so asks again, and its transaction depends on the second watch.
+#[test]
+fn a_watch_that_is_refused_may_be_asked_for_again() {
+    let (mut stage, _, [one, _]) = pool(&["s0", "s1"], |_| {});
+    let keys = [stage.key_of(0), stage.key_of(1)];
+    stage.says(one, &format!("WATCH {} {}\r\n", keys[0], keys[1]));
+    assert!(stage.received(one).starts_with("-CROSSSLOT "));
+    stage.passes(1);
+    let own = watching(&mut stage, one, &keys[0]);
+    stage.says(one, &format!("MULTI\r\nGET {}\r\nEXEC\r\n", keys[0]));
+    assert_eq!(stage.turn(own), all(&["MULTI", &format!("GET {}", keys[0]), "EXEC"]));
+}
+
+/// Nothing of it could be read before all of it was sent.
+#[test]
+fn a_watch_that_is_refused_stays_refused_in_one_pipeline() {
+    let (mut stage, _, [one, _]) = pool(&["s0", "s1"], |_| {});
+    let keys = [stage.key_of(0), stage.key_of(1)];
+    let [a, b] = &keys;
+    stage.says(one, &format!("WATCH {a} {b}\r\nWATCH {a}\r\nMULTI\r\nGET {a}\r\nEXEC\r\n"));
+    let own = up(&mut stage);
+    stage.turn(own);
+    stage.says(own, "+OK\r\n");
+    let told = stage.received(one);
+    assert!(told.contains("+QUEUED\r\n-EXECABORT "), "{told}");
+}
+
+/// What a server is asked, after it has said that it is there.
+fn asked(stage: &mut Stage, link: ConnId) -> String {
+    let sent = stage.turn(link);
+    if sent != HELLO {
+        return sent;
+    }
+    stage.says(link, WELCOME);
+    stage.turn(link)
+}
+
+/// What was watched before is ended with the first of these; the refusal comes later.
+#[test]
+fn a_watch_that_fails_after_its_end_stops_no_other_transaction() {
+    for ends in ["UNWATCH", "RESET", "MULTI\r\nDISCARD", "CLIENT REPLY SKIP\r\nUNWATCH"] {
+        let (mut stage, links, [one, _]) = pool(&["s0"], |_| {});
+        stage.says(one, "WATCH k\r\n");
+        stage.end_turn();
+        stage.says(one, &format!("{ends}\r\n"));
+        stage.passes(2 * SECOND);
+        let told = stage.received(one);
+        assert!(told.contains("-ERR s0: connect timed out\r\n"), "{ends}: {told}");
+        stage.says(one, "MULTI\r\nGET k\r\nEXEC\r\n");
+        stage.end_turn();
+        assert_eq!(asked(&mut stage, links[0]), all(&["MULTI", "GET k", "EXEC"]), "{ends}");
+    }
+    // These end nothing.
+    for ends_not in ["EXEC", "DISCARD"] {
+        let (mut stage, links, [one, _]) = pool(&["s0"], |_| {});
+        stage.says(one, "WATCH k\r\n");
+        stage.end_turn();
+        stage.says(one, &format!("{ends_not}\r\nMULTI\r\nGET k\r\n"));
+        stage.passes(2 * SECOND);
+        stage.says(one, "EXEC\r\n");
+        let told = stage.received(one);
+        assert!(told.contains("+QUEUED\r\n-EXECABORT "), "{told}");
+        assert_eq!(asked(&mut stage, links[0]), "");
+    }
+}
+
+/// A library that was told of the error has given the connection to somebody else.
+#[test]
+fn a_watch_that_was_refused_long_ago_stops_no_transaction() {
+    for fails_at_once in [true, false] {
+        let (mut stage, links, [one, other]) = pool(&["s0"], |plan| {
+            if fails_at_once {
+                plan.private_max = 0;
+            }
+        });
+        stage.says(one, "WATCH k\r\n");
+        stage.end_turn();
+        stage.passes(2 * SECOND);
+        let told = stage.received(one);
+        assert!(told.starts_with("-ERR s0: "), "{told}");
+        assert_eq!(stage.hand_over(), [other], "it may not know yet");
+        stage.passes(10 * SECOND);
+        stage.says(one, "MULTI\r\nGET k\r\nEXEC\r\n");
+        stage.end_turn();
+        let sent = asked(&mut stage, links[0]);
+        assert_eq!(sent, all(&["MULTI", "GET k", "EXEC"]), "{fails_at_once}");
+        stage.says(links[0], "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+        stage.received(one);
+        assert_eq!(stage.hand_over(), [one]);
+    }
+}
+
+#[test]
+fn a_transaction_is_refused_that_would_depend_on_a_part_of_what_was_asked_for() {
+    let (mut stage, _, [one, _]) = pool(&["s0", "s1"], |_| {});
+    let keys = [stage.key_of(0), stage.key_of(1)];
+    let own = watching(&mut stage, one, &keys[0]);
+    stage.says(one, &format!("WATCH {}\r\n", keys[1]));
+    let error = stage.received(one);
+    assert!(error.starts_with("-CROSSSLOT "), "{error}");
+    stage.says(one, &format!("MULTI\r\nGET {}\r\nEXEC\r\n", keys[0]));
+    assert_eq!(stage.received(one), format!("{QUEUED}{}", aborted_for(&error)));
+    assert_eq!(stage.turn(own), "");
 }

@@ -35,6 +35,8 @@ pub(in crate::client) struct RequestInfo {
     /// Its server has had the recovery command. That happens once: a server that forgets it at once
     /// does not get it again.
     pub(in crate::client) recovered: bool,
+    /// How often its client had ended what it watches, if it is a request to watch keys.
+    pub(in crate::client) watches_ended: u32,
     /// The index of the server that was asked.
     pub(in crate::client) at: u32,
     /// The index of the server where the walk over the servers continues, if this is a step of one.
