@@ -336,6 +336,15 @@ pub fn honest(words: &[Vec<u8>], out: &mut Vec<u8>) {
         }
         "DEL" | "UNLINK" | "EXISTS" | "TOUCH" => put_number(out, words.len() as i64 - 1),
         "DBSIZE" => out.extend_from_slice(b":1\r\n"),
+        // Another type is no possible reply.
+        "APPEND" | "BITCOUNT" | "BITOP" | "DECR" | "DECRBY" | "EXPIRE" | "EXPIREAT" | "GETBIT"
+        | "HDEL" | "HEXISTS" | "HINCRBY" | "HLEN" | "HSETNX" | "HSTRLEN" | "INCR" | "INCRBY"
+        | "LASTSAVE" | "LINSERT" | "LLEN" | "LPUSH" | "LPUSHX" | "LREM" | "PERSIST" | "PEXPIRE"
+        | "PEXPIREAT" | "PFADD" | "PTTL" | "PUBLISH" | "RPUSH" | "RPUSHX" | "SADD" | "SCARD"
+        | "SDIFFSTORE" | "SETBIT" | "SETNX" | "SETRANGE" | "SINTERSTORE" | "SISMEMBER"
+        | "SMOVE" | "SREM" | "STRLEN" | "SUNIONSTORE" | "TTL" | "XDEL" | "XLEN" | "ZCARD"
+        | "ZCOUNT" | "ZLEXCOUNT" | "ZREM" | "ZREMRANGEBYLEX" | "ZREMRANGEBYRANK"
+        | "ZREMRANGEBYSCORE" => out.extend_from_slice(b":1\r\n"),
         "SCAN" => out.extend_from_slice(b"*2\r\n$1\r\n0\r\n*0\r\n"),
         "KEYS" | "LRANGE" => out.extend_from_slice(b"*0\r\n"),
         "RANDOMKEY" => out.extend_from_slice(b"$1\r\na\r\n"),

@@ -30,6 +30,7 @@ mod request;
 mod scan;
 mod script;
 mod servers;
+mod shape;
 mod split;
 mod transaction;
 mod words;

@@ -17,7 +17,7 @@
 
 use super::commands::id;
 use super::scan::CURSOR_END;
-use super::transaction;
+use super::{shape, transaction};
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Progress, Span};
 
@@ -52,7 +52,8 @@ const NO_ANSWER: &str = "not a possible answer to what was asked";
 #[inline]
 pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     if progress.left == 0
-        && ask.command != id::SCAN
+        && let Some(first) = input.first()
+        && shape::may_begin(ask, *first)
         && let Some(end) = short(input)
     {
         return Parsed::Complete(made(ItemKind::Status, end, None));
@@ -64,6 +65,12 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
 #[inline(never)]
 fn long(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let input = &input[..input.len().min(HEAD_MAX)];
+    if progress.left == 0
+        && let Some(first) = input.first()
+        && !shape::may_begin(ask, *first)
+    {
+        return Parsed::Malformed(NO_ANSWER);
+    }
     match ask.command {
         id::SCAN if progress.left == 0 => lead(progress, input),
         _ if progress.left & LEFT_OUT != 0 => left_out(ask, progress, input),

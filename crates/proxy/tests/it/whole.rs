@@ -221,6 +221,40 @@ fn a_list_of_another_length_than_was_asked_for_ends_the_link_of_one_server_as_we
     }
 }
 
+/// It may be the reply to another request, where the pool has one server as well.
+#[test]
+fn a_reply_of_another_type_than_a_command_can_have_ends_the_link() {
+    for (asked, wrong) in [
+        ("DEL a", "*1\r\n:1\r\n"),
+        ("DEL a", "$1\r\n1\r\n"),
+        ("EXISTS a b", "+OK\r\n"),
+        ("INCR a", "$-1\r\n"),
+        ("SCAN 0", ":7\r\n"),
+        ("SCAN 0", "$1\r\n0\r\n"),
+        ("KEYS *", ":0\r\n"),
+    ] {
+        let mut stage = redis(&["s0"], |_| {});
+        let [asker, reader] = [stage.client(), stage.client()];
+        asks(&mut stage, reader, "GET x");
+        let link = comes_up(&mut stage, 0);
+        assert_eq!(stage.turn(link), resp("GET x"));
+        stage.says(link, "$1\r\n1\r\n");
+        assert_eq!(stage.received(reader), "$1\r\n1\r\n");
+        asks(&mut stage, asker, asked);
+        asks(&mut stage, reader, "GET x");
+        let own = if asked == "KEYS *" { comes_up(&mut stage, 0) } else { link };
+        assert!(stage.turn(own).starts_with(&resp(asked)), "{asked}");
+        stage.turn(link);
+        stage.says(own, wrong);
+        assert_eq!(stage.closed, [own], "{asked} {wrong}");
+        assert!(stage.received(asker).contains("unexpected reply"), "{asked}");
+        if own == link {
+            let next = comes_up(&mut stage, 0);
+            assert_eq!(stage.turn(next), resp("GET x"), "{asked}");
+        }
+    }
+}
+
 const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 

@@ -126,7 +126,7 @@ const fn entry(row: usize) -> Entry {
 }
 
 /// Returns the index of the command with this name in lower case, which must be there.
-pub(super) const fn row_of(name: &[u8]) -> u16 {
+pub(in crate::redis) const fn row_of(name: &[u8]) -> u16 {
     let mut row = 0;
     loop {
         let other = ROWS[row].name.as_bytes();

@@ -20,7 +20,7 @@ use crate::{Ask, Class, Command, Local, Place, Reach, Refusal, TopicKind, Work};
 use key_specs::Keys;
 
 pub use key_specs::{Begin, Find, KeySpec};
-pub(super) use lookup::{lookup, lookup_at, lookup_sub};
+pub(super) use lookup::{lookup, lookup_at, lookup_sub, row_of};
 pub(super) use texts::{Arguments, texts};
 
 /// One command, or one subcommand, whose name is `container|sub`.
