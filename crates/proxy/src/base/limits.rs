@@ -347,6 +347,8 @@ pub const PROBE_FIRST_US: u64 = 10_000;
 /// So many links, one after the other, may end with a wrong reply to their first request: a client
 /// may ask again and again for what its server answers in a wrong form.
 pub const FRUITLESS_MAX: u8 = 8;
+/// A read may be sent again so often, because its links have ended with wrong replies to others.
+pub const ASKED_AGAIN_MAX: u8 = 4;
 /// A link that was up for this long was no failure to connect, whether it was used or not.
 pub const LINK_STOOD_US: u64 = 1_000_000;
 /// Links lost while a request waited that needs a capability, before the capability is disbelieved.

@@ -139,7 +139,7 @@ impl Clients {
     /// client's later requests do not wait for it.
     #[cold]
     pub(crate) fn rest_again(&mut self, base: &mut Base, id: RequestId) -> bool {
-        !self.requests[id].asked_again && self.pause_again(base, id)
+        self.requests[id].asked_again == 0 && self.pause_again(base, id)
     }
 
     /// Has a request wait for another pause. Returns false if there is no time for it.
@@ -176,28 +176,31 @@ impl Clients {
         Some(Again { asks, request, head, is_given_up })
     }
 
-    /// Whether a get may be sent once more that was lost with a link of this connection key. It
-    /// must not have been sent again before, its client must be there with the same connection
-    /// key, and that client must have sent no change after it: the second attempt must not see a
-    /// state that the first could not have seen. A client that takes other links since may still
-    /// be owed the answer to an earlier change on those that it took before.
-    /// None of the client that is `blamed` is.
+    /// Whether a get may be sent once more that was lost with a link of this connection key. Its
+    /// client must be there with the same connection key, and must have sent no change after it:
+    /// the second attempt must not see a state that the first could not have seen. A client that
+    /// takes other links since may still be owed the answer to an earlier change on those that it
+    /// took before. It must not have been sent again before, since it may be what ends the links;
+    /// where another client is `blamed` for that, a few times are allowed. None of the client that
+    /// is blamed is. Returns which time it would be.
     pub(crate) fn may_ask_again(
         &self,
         id: RequestId,
         conn_key: u16,
         blamed: Option<ConnId>,
-    ) -> bool {
+    ) -> Option<u8> {
         let pending = &self.requests[id];
         if Some(pending.client) == blamed {
-            return false;
+            return None;
         }
         let client = self.table.find(pending.client);
         let takes_the_same =
             |client: &Client| client.conn_key == conn_key && client.class != LinkClass::Moved;
         let is_there =
             client.is_some_and(|client| takes_the_same(client) || bug!(AskWithOtherConnKey));
-        is_there && !pending.asked_again && !self.has_changed_since(id)
+        let most = if blamed.is_some() { limits::ASKED_AGAIN_MAX } else { 1 };
+        let may = is_there && pending.asked_again < most && !self.has_changed_since(id);
+        may.then(|| pending.asked_again + 1)
     }
 
     /// As `may_ask_again`, for a read that is kept until it is answered.
@@ -206,21 +209,21 @@ impl Clients {
         id: RequestId,
         conn_key: u16,
         blamed: Option<ConnId>,
-    ) -> bool {
+    ) -> Option<u8> {
         let pending = &self.requests[id];
         let is_read = !pending.writes && !pending.info.gathers && pending.info.repeats.is_some();
-        is_read && self.may_ask_again(id, conn_key, blamed)
+        if is_read { self.may_ask_again(id, conn_key, blamed) } else { None }
     }
 
-    /// Notes that a part of a request is sent once more.
-    pub(crate) fn note_again(&mut self, id: RequestId) {
-        self.requests[id].asked_again = true;
+    /// Notes that a part of a request is sent once more, for this time.
+    pub(crate) fn note_again(&mut self, id: RequestId, nth: u8) {
+        self.requests[id].asked_again = nth;
     }
 
     /// Notes that a read is to be taken up and sent once more.
-    pub(crate) fn note_read_again(&mut self, id: RequestId) {
+    pub(crate) fn note_read_again(&mut self, id: RequestId, nth: u8) {
         let pending = &mut self.requests[id];
-        (pending.asked_again, pending.info.awaits_retry) = (true, true);
+        (pending.asked_again, pending.info.awaits_retry) = (nth, true);
     }
 
     /// Whether the client of a request has sent a change after it that no answer has followed yet,

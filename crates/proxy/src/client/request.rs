@@ -50,8 +50,8 @@ pub(super) struct PendingRequest {
     pub(super) writes: bool,
     /// Its client waited for the answer, has left without a `quit`, and may send it again.
     pub(super) cancelled: bool,
-    /// A part of it was sent once more; that happens only once.
-    pub(super) asked_again: bool,
+    /// How often it was sent again, in parts or whole.
+    pub(super) asked_again: u8,
     /// The number of keys or servers that have not answered.
     pub(super) parts_left: u32,
     /// The error line for the client; in a read, in the place of the end.
@@ -315,7 +315,7 @@ impl PendingRequests {
         pending.info.set(protocol, (request, head), spares);
         pending.writes = false;
         pending.cancelled = false;
-        pending.asked_again = false;
+        pending.asked_again = 0;
         pending.parts_left = 0;
         pending.emitted = 0;
         pending.furthest = 0;
@@ -392,6 +392,7 @@ impl PendingRequest {
             no_room: None,
             awaits_retry: false,
             recovered: false,
+            watches_ended: 0,
             at: 0,
             next: None,
             head: Vec::new(),
@@ -410,7 +411,7 @@ impl PendingRequest {
             info,
             writes: false,
             cancelled: false,
-            asked_again: false,
+            asked_again: 0,
             parts_left: 0,
             error: Vec::new(),
             reply: Outbox::default(),

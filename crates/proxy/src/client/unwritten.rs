@@ -250,7 +250,7 @@ pub(super) fn note(
             keys: access.keys,
             received: access.received,
             sent: end.saturating_sub(client.unwritten.answered),
-            asked_again: pending.asked_again || info.repeats.is_some_and(|times| times > 0),
+            asked_again: pending.asked_again > 0 || info.repeats.is_some_and(|times| times > 0),
             may_be_slow,
             access: access_of,
             lagged: client.lags,

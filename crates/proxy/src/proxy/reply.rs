@@ -18,10 +18,11 @@ use crate::server::{
 
 /// A message of a dead link that may be sent once more.
 enum Again {
-    /// Keys of gets, each with whether it may be, and whether they were sent before.
-    Keys(Box<Batch>, Vec<bool>, bool),
+    /// Keys of gets, each with which time that would be, if it may be, and whether they were sent
+    /// before.
+    Keys(Box<Batch>, Vec<Option<u8>>, bool),
     /// A read that is kept until it is answered.
-    Read(RequestId),
+    Read(RequestId, u8),
 }
 
 /// The part of a request that a whole item settles.
@@ -412,13 +413,14 @@ impl Proxy {
                 Payload::Fetch(batch) if batch.is_idempotent() => {
                     let requests = batch.outstanding().map(|entry| entry.part.request);
                     let may = |request| self.clients.may_ask_again(request, conn_key, blamed);
-                    let may: Vec<bool> = requests.map(may).collect();
+                    let may: Vec<Option<u8>> = requests.map(may).collect();
                     again.push(Again::Keys(batch, may, sent));
                 }
                 Payload::Single(part)
-                    if self.clients.may_read_again(part.request, conn_key, blamed) =>
+                    if let Some(nth) =
+                        self.clients.may_read_again(part.request, conn_key, blamed) =>
                 {
-                    again.push(Again::Read(part.request));
+                    again.push(Again::Read(part.request, nth));
                 }
                 payload => failed.push((payload, sent)),
             }
@@ -436,8 +438,8 @@ impl Proxy {
                 Again::Keys(batch, may, sent) => {
                     self.ask_again(batch, (&may, sent), (server, fault));
                 }
-                Again::Read(request) => {
-                    self.clients.note_read_again(request);
+                Again::Read(request, nth) => {
+                    self.clients.note_read_again(request, nth);
                     let pool = self.clients.pool_of(request);
                     let counters = self.base.pools[pool].servers[server as usize].counters;
                     counters.add(ServerCounter::AskedAgain, 1);
@@ -451,16 +453,16 @@ impl Proxy {
     fn ask_again(
         &mut self,
         batch: Box<Batch>,
-        (may, sent): (&[bool], bool),
+        (may, sent): (&[Option<u8>], bool),
         (server, fault): (u32, Fault),
     ) {
         let Proxy { base, clients, servers, .. } = self;
         for (entry, may) in batch.outstanding().zip(may) {
             let part = entry.part;
-            let asks = if *may { clients.requester_of(part.request) } else { None };
+            let asks = may.and_then(|nth| Some((clients.requester_of(part.request)?, nth)));
             match asks {
-                Some(asks) if servers.ask_again(base, &asks, &batch, *entry) => {
-                    clients.note_again(part.request);
+                Some((asks, nth)) if servers.ask_again(base, &asks, &batch, *entry) => {
+                    clients.note_again(part.request, nth);
                     let counters = base.pools[asks.pool()].servers[server as usize].counters;
                     counters.add(ServerCounter::AskedAgain, 1);
                 }

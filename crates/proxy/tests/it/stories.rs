@@ -608,7 +608,7 @@ fn a_wrong_reply_costs_only_the_request_that_it_seems_to_answer() {
     stage.says(writer, "delete y\r\n");
     assert_eq!(stage.turn(next), "delete y\r\n");
     stage.says(next, "STORED\r\n");
-    assert_eq!(stage.received(reader), told, "it is asked once more, and no oftener");
+    assert_eq!(stage.received(reader), told, "it seems to be the answer to this");
     assert_eq!(stage.received(writer), unknown);
     let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
     assert!(!stage.events.iter().any(is_down), "{:?}", stage.events);
@@ -618,6 +618,32 @@ fn a_wrong_reply_costs_only_the_request_that_it_seems_to_answer() {
     stage.says(third, "END\r\n");
     assert_eq!(stage.received(reader), "END\r\n");
     stage.expect_rows(0);
+}
+
+/// Clients that each ask for what is answered wrongly end one link after the other. A read of
+/// several keys that was on them is one read.
+#[test]
+fn a_read_outlasts_wrong_replies_to_others_one_after_the_other() {
+    let (mut stage, first) = Stage::of_one();
+    let [one, other, reader] = [(); 3].map(|()| stage.client());
+    stage.handshake(first);
+    const DELETES: &str = "delete y\r\ndelete x\r\n";
+    stage.says(one, DELETES);
+    stage.says(reader, "get a b\r\n");
+    let mut link = first;
+    for nth in 0..=limits::ASKED_AGAIN_MAX {
+        let reads = if nth == 0 { "get a b\r\n" } else { "get a\r\nget b\r\n" };
+        assert_eq!(stage.turn(link), format!("{DELETES}{reads}"), "{nth}");
+        assert_eq!(stage.received(reader), "", "{nth}");
+        let (asks, told) = if nth % 2 == 0 { (other, one) } else { (one, other) };
+        stage.says(asks, DELETES);
+        stage.says(link, "DELETED\r\nEND\r\n");
+        assert!(stage.received(told).contains("unexpected reply"));
+        link = stage.connect(0);
+    }
+    assert_eq!(stage.turn(link), DELETES);
+    assert!(stage.received(reader).contains("unexpected reply"), "there is an end");
+    stage.expect_rows(2);
 }
 
 /// Nobody can tell what it was an answer to, but somebody answers.
