@@ -336,6 +336,13 @@ impl Proxy {
         self.handle_link_events();
     }
 
+    /// Notes why a server leaves its ring, to be told where its pool has no other.
+    pub fn note_why_ejected(&mut self, server_id: u32, why: String) {
+        if let Some(at) = self.base.find_server(server_id) {
+            self.base.server_mut(at).ejected_for = Some(why.into());
+        }
+    }
+
     /// Has the links to a server on which it owes nothing asked for an answer, since another worker
     /// gets none (`Report::Doubted`).
     pub fn ask_server(&mut self, server_id: u32, now: Time) {

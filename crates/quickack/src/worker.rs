@@ -243,6 +243,9 @@ impl MasterChannel {
                 out.push(Command::Told { number, told: Err(why) });
             }
             ToWorker::AskServer { server } => out.push(Command::AskServer(server)),
+            ToWorker::ServerEjected { server, why } => {
+                out.push(Command::NoteWhyEjected { server, why });
+            }
             ToWorker::Retire {} => out.push(Command::Retire),
             ToWorker::Share { keep } => out.push(Command::Share { keep }),
             ToWorker::Drain { timeout_us } => {

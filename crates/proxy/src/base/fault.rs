@@ -138,8 +138,8 @@ pub static FAULTS: &[Row] = &[
         "unexpected reply, connection closed, not sent",
         "unexpected reply, connection closed, outcome unknown",
         Some(ServerCounter::Poisoned),
-        "the link is closed and the rest of its input ignored; reads that were on it are sent once \
-         more on a new link, as after `connection lost`",
+        "the link is closed and the rest of its input ignored; reads of others that were on it are \
+         sent again on a new link, as after `connection lost`, up to four times in all",
     ),
     row(
         Fault::Down,
@@ -155,8 +155,8 @@ pub static FAULTS: &[Row] = &[
         "no server in the ring",
         "no server in the ring",
         None,
-        "refused unsent: every server of the pool is ejected, or none is known yet. The error has \
-         the words of one that refused the login",
+        "refused unsent: every server of the pool is ejected, or none is known yet. The error says \
+         why one of them is out",
     ),
     row(
         Fault::OutOfMemory,

@@ -94,6 +94,8 @@ pub(crate) struct Server {
     pub(crate) said: Option<(Fault, Box<str>)>,
     /// Why it is down, in its own words, if it said any.
     pub(crate) said_down: Option<Box<str>>,
+    /// Why it was ejected last, as some worker has found.
+    pub(crate) ejected_for: Option<Box<str>>,
     /// How long its answers take on their way.
     pub(crate) trips: Trips,
     pub(crate) counters: Counters<ServerCounter>,
@@ -120,13 +122,15 @@ pub(crate) enum Health {
 }
 
 impl Pool {
-    /// Returns the words about a request for which there is no server, with those of one that is
-    /// out.
+    /// Returns the words about a request for which there is no server, and why one of them is out.
     #[cold]
     pub(crate) fn no_server(&self) -> String {
         let words = Fault::NoServer.row().words;
         let mut out = self.servers.iter().filter(|one| one.is_in_service());
-        let said = |one: &Server| Some(format!("{}: {}", one.plan.label, one.said_down.as_ref()?));
+        let said = |one: &Server| {
+            let why = one.ejected_for.as_ref().filter(|_| one.ejected);
+            Some(format!("{}: {}", one.plan.label, one.said_down.as_ref().or(why)?))
+        };
         match out.find_map(said) {
             Some(said) => format!("{words} ({said})"),
             None => words.to_string(),
@@ -288,6 +292,7 @@ impl Server {
             busy_line: None,
             said: None,
             said_down: None,
+            ejected_for: None,
             trips: Trips::default(),
             counters: metrics.counters(plan.id),
             plan,

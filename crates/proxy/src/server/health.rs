@@ -199,6 +199,7 @@ impl Servers {
         }
         server.ejected = ejected;
         let said = server.said_down.take().filter(|_| ejected);
+        server.ejected_for.take_if(|_| !ejected);
         // Some worker saw the server come back, and that is good enough for all.
         self.state(at).forgive(server);
         server.said_down = said;

@@ -497,6 +497,27 @@ fn a_pool_whose_only_server_is_ejected_tells_what_the_server_has_said() {
     }
 }
 
+/// Another worker has met its failure, and this one has not.
+#[test]
+fn a_pool_whose_only_server_is_ejected_tells_why_as_another_worker_has_found() {
+    let mut stage = redis(|_| {});
+    let client = stage.client();
+    let told = |stage: &mut Stage, request: &str| {
+        stage.says(client, request);
+        stage.received(client)
+    };
+    assert_eq!(told(&mut stage, "MULTI\r\nSET k 1\r\n"), "+OK\r\n+QUEUED\r\n");
+    stage.note_why_ejected(S0, "connect timed out");
+    stage.set_ejected(S0, true);
+    let why = "no server in the ring (s0: connect timed out)\r\n";
+    for request in ["EXEC\r\n", GET, "MULTI\r\nGET k\r\nEXEC\r\n"] {
+        let told = told(&mut stage, request);
+        assert!(told.ends_with(why), "{told}");
+    }
+    stage.set_ejected(S0, false);
+    assert_eq!(told(&mut stage, GET), "");
+}
+
 /// It answers requests in one pool. In the other, a relay ends each link at what is asked there.
 #[test]
 fn a_server_that_answers_in_one_pool_is_up_in_the_other() {

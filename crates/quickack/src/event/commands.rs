@@ -42,6 +42,9 @@ impl Loop<'_> {
                     self.service.set_ejected(server, ejected, self.now);
                 }
                 Command::AskServer(server) => self.service.ask_server(server, self.now),
+                Command::NoteWhyEjected { server, why } => {
+                    self.service.note_why_ejected(server, why);
+                }
                 Command::Adopt { client, fds } => {
                     fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
                 }

@@ -139,6 +139,8 @@ pub enum Command {
     Eject(Ejection),
     /// Another worker gets no answer from this server.
     AskServer(u32),
+    /// Why this server left its ring.
+    NoteWhyEjected { server: u32, why: String },
     /// Clients from another worker that are all alike.
     Adopt { client: ClientState, fds: Vec<OwnedFd> },
     /// Other listeners. Those that are not among them are accepted empty and closed.

@@ -53,6 +53,9 @@ pub trait Service {
     /// Another worker gets no answer from this server.
     fn ask_server(&mut self, _server: u32, _now: Time) {}
 
+    /// Why this server left its ring.
+    fn note_why_ejected(&mut self, _server: u32, _why: String) {}
+
     /// Ids of pools and servers that the plan has no more and whose requests are still being
     /// answered.
     fn retired_ids_in_use(&self) -> Vec<u32> {
@@ -176,6 +179,10 @@ impl Service for Proxy {
 
     fn ask_server(&mut self, server: u32, now: Time) {
         Proxy::ask_server(self, server, now);
+    }
+
+    fn note_why_ejected(&mut self, server: u32, why: String) {
+        Proxy::note_why_ejected(self, server, why);
     }
 
     fn retired_ids_in_use(&self) -> Vec<u32> {

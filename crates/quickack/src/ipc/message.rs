@@ -2,7 +2,7 @@
 //! that travel with it, one sentence. The enums, the reference page and the check of incoming
 //! messages are all made from these rows.
 //!
-//! An envelope is `{"v":7,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
+//! An envelope is `{"v":8,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
 //! of system calls can be read. Without a body it only acknowledges.
 
 use std::net::SocketAddr;
@@ -140,6 +140,8 @@ messages! {
         "A client from another worker: its connection, and what it has done."
     AskServer { server: u32 } None
         "Ask this server for an answer on the links that you have: another worker gets none."
+    ServerEjected { server: u32, why: String } None
+        "Why this server is out of its ring: clients are told if it has no other."
     Query { number: u64, until_us: u64, query: Query } None
         "A question about the clients, to be answered by then."
     Told { number: u64, count: u64, is_own: bool, why: Option<String> } One
@@ -267,7 +269,7 @@ pub enum Question {
 }
 
 /// Of the envelope and the tables of messages.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 impl From<Report> for ToMaster {
     fn from(report: Report) -> ToMaster {
@@ -308,12 +310,12 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_message_of_this_direction_are_refused() {
-        let share = r#"{"v":7,"seq":1,"ack":0,"body":{"share":{"keep":7}}}"#;
+        let share = r#"{"v":8,"seq":1,"ack":0,"body":{"share":{"keep":7}}}"#;
         assert!(check(share, 0));
         for len in 0..share.len() {
             assert!(!check(&share[..len], 0), "{}", &share[..len]);
         }
-        assert!(check(r#"{"v":7,"seq":1,"ack":0}"#, 0), "an acknowledgement");
+        assert!(check(r#"{"v":8,"seq":1,"ack":0}"#, 0), "an acknowledgement");
         for body in [
             r#"{"dance":{}}"#,
             r#"{"leaving":{}}"#,
@@ -323,21 +325,21 @@ mod tests {
             "7",
             r#"null,"odd":1"#,
         ] {
-            let text = format!(r#"{{"v":7,"seq":1,"ack":0,"body":{body}}}"#);
+            let text = format!(r#"{{"v":8,"seq":1,"ack":0,"body":{body}}}"#);
             assert!(!check(&text, 0), "{text}");
         }
-        assert!(!check(&share.replace("\"v\":7", "\"v\":2"), 0), "another version");
+        assert!(!check(&share.replace("\"v\":8", "\"v\":2"), 0), "another version");
         assert!(!check(&format!("{share} "), 1) && !check(&format!("{share}x"), 0));
     }
 
     #[test]
     fn a_message_comes_with_the_descriptors_that_its_row_names() {
-        let lock = r#"{"v":7,"seq":1,"ack":0,"body":{"lock":{}}}"#;
+        let lock = r#"{"v":8,"seq":1,"ack":0,"body":{"lock":{}}}"#;
         assert_eq!([0, 1, 2].map(|count| check(lock, count)), [false, true, false]);
-        let wakeups = r#"{"v":7,"seq":1,"ack":0,"body":{"wakeups":{"first":0}}}"#;
+        let wakeups = r#"{"v":8,"seq":1,"ack":0,"body":{"wakeups":{"first":0}}}"#;
         let wanted = [false, true, true, false];
         assert_eq!([0, 1, 128, 129].map(|count| check(wakeups, count)), wanted);
-        let acknowledgement = r#"{"v":7,"seq":1,"ack":0}"#;
+        let acknowledgement = r#"{"v":8,"seq":1,"ack":0}"#;
         assert_eq!([0, 1].map(|count| check(acknowledgement, count)), [true, false]);
     }
 }

@@ -269,9 +269,9 @@ mod tests {
     fn what_is_no_message_or_not_the_next_one_breaks_the_channel() {
         let wrong = [
             "hello",
-            r#"{"v":7,"seq":2,"ack":0}"#,
-            r#"{"v":7,"seq":1,"ack":9}"#,
-            r#"{"v":7,"seq":1,"ack":0,"body":{"leaving":{}}}"#,
+            r#"{"v":8,"seq":2,"ack":0}"#,
+            r#"{"v":8,"seq":1,"ack":9}"#,
+            r#"{"v":8,"seq":1,"ack":0,"body":{"leaving":{}}}"#,
         ];
         for text in wrong {
             let (one, mut worker) = pair();

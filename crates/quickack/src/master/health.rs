@@ -9,6 +9,7 @@ use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::{AdminState, Plan};
 
 use super::say_of;
+use super::workers::Worker;
 use super::{Master, Running};
 use crate::ipc::ToWorker;
 use crate::log::{About, Clocks, Level};
@@ -20,6 +21,8 @@ pub struct Health {
     names: BTreeMap<u32, About>,
     /// The last failure of servers that have not answered since.
     failures: BTreeMap<u32, Failure>,
+    /// Why servers are out of their rings.
+    ejected_for: BTreeMap<u32, String>,
     /// Why servers took no further connection of late.
     refusals: BTreeMap<u32, Refusal>,
     /// When each server was given the state that it has by hand, in seconds since 1970.
@@ -60,6 +63,7 @@ impl Health {
             outliers: OutlierDetector::default(),
             names: BTreeMap::new(),
             failures: BTreeMap::new(),
+            ejected_for: BTreeMap::new(),
             refusals: BTreeMap::new(),
             admin_since: BTreeMap::new(),
         };
@@ -166,6 +170,17 @@ impl Master {
         };
         let changes: Vec<Ejection> = decisions.iter().map(change).collect();
         self.scoreboard.set_ejected(&changes);
+        for Ejection { server, ejected } in &changes {
+            self.health.ejected_for.remove(server);
+            if !ejected {
+                continue;
+            }
+            self.health.ejected_for.insert(*server, why.to_string());
+            // Not each has met its failure.
+            for worker in self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut()) {
+                worker.tell_why_ejected(*server, why);
+            }
+        }
         let metrics = self.scoreboard.master_metrics();
         for Ejection { server, ejected } in changes {
             let name = self.health.names.get(&server).cloned().unwrap_or_default();
@@ -184,10 +199,27 @@ impl Master {
         // Sleepers need not be woken: they look before they read anything.
     }
 
+    /// Tells a worker that has begun to serve why servers are out.
+    pub(super) fn tell_new_worker(&mut self, number: usize) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        for (server, why) in &self.health.ejected_for {
+            worker.tell_why_ejected(*server, why);
+        }
+    }
+
     /// The names of the servers that are out.
     pub(super) fn ejected_servers(&self) -> Vec<String> {
         let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
         names.map(|(_, name)| name.to_string()).collect()
+    }
+}
+
+impl Worker {
+    /// Tells why a server is out, for clients that have no other. It waits for no room.
+    fn tell_why_ejected(&mut self, server: u32, why: &str) {
+        if self.channel.has_room() {
+            self.send(ToWorker::ServerEjected { server, why: why.to_string() }, &[]);
+        }
     }
 }
 

@@ -437,6 +437,7 @@ impl Master {
             self.scoreboard.set_serving(number, true);
             // A client that waits in a listener's queue may be this worker's to take.
             sys::wakeup::wake(&self.wakeups[number]);
+            self.tell_new_worker(number);
         }
         self.note_applied(number, epoch);
     }

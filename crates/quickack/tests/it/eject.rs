@@ -196,6 +196,34 @@ fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
     assert_eq!(field.owners(), without);
 }
 
+/// Most have not met its failure, and one starts later.
+#[test]
+fn each_worker_says_why_the_only_server_is_out_before_memcached() {
+    let mut field = Field::new(1, &["server_failure_limit: 1", "server_retry_timeout: 60000"]);
+    field.kill(0);
+    wait_until("it is ejected", || field.ejected() == 1);
+    let address = field.memcacheds[0].address;
+    let why = format!("SERVER_ERROR alpha: no server in the ring ({address}: ");
+    let says_why = |client: &mut Client| {
+        client.send("get key0\r\n");
+        client.line().starts_with(&why)
+    };
+    for client in &mut field.clients {
+        wait_until("it says why", || says_why(client));
+    }
+    field.clients.clear();
+    wait_until("nobody is counted any more", || harness::clients(&field.quickack) == 0);
+    harness::replace_worker(&field.quickack, workers(&field.quickack)[&0].pid, WORKERS);
+    let of_new = || {
+        let (client, worker) = harness::with_worker(&field.quickack, || field.quickack.client());
+        field.clients.push(client);
+        worker == 0
+    };
+    wait_until("the new worker has a client", of_new);
+    let client = field.clients.last_mut().expect("it was waited for");
+    wait_until("it says why, too", || says_why(client));
+}
+
 /// At most half of a pool is ejected by default; further failed servers stay and fail fast.
 #[test]
 fn no_more_memcacheds_leave_the_ring_than_may() {

@@ -338,6 +338,10 @@ impl Stage {
         self.settle();
     }
 
+    pub fn note_why_ejected(&mut self, server: u32, why: &str) {
+        self.proxy.note_why_ejected(server, why.into());
+    }
+
     pub fn set_ejected(&mut self, server: u32, ejected: bool) {
         self.proxy.set_ejected(server, ejected, self.now);
         self.settle();
