@@ -14,4 +14,4 @@ pub(super) fn item(kind: ItemKind, head: usize) -> Parsed<Item> {
     Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key })
 }
 
-pub(super) const NO_ANSWER: &str = "not a possible answer to what was asked";
+pub(super) const NO_ANSWER: &str = "a reply that cannot answer what was asked";

@@ -25,7 +25,7 @@ use crate::{
 };
 
 const NO_DATA: &str = "it is a Sentinel: it has no data";
-const NO_WELCOME: &str = "not a possible answer to HELLO";
+const NO_WELCOME: &str = "a reply that cannot answer HELLO";
 
 /// RESP3, which Redis has since version 6.
 pub const RESP3: Capabilities = Capabilities::one(0);

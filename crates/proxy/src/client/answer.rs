@@ -197,6 +197,8 @@ impl Clients {
     }
 
     /// Begins a request that goes to one server; returns its id.
+    // Measured.
+    #[inline(always)]
     pub(crate) fn begin(
         &mut self,
         base: &mut Base,

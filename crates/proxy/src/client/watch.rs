@@ -87,6 +87,7 @@ impl Clients {
     }
 
     /// Notes that a request is one to watch keys, so that it is known what its failure ends.
+    #[cold]
     pub(super) fn mark_watch(&mut self, id: RequestId) {
         let pending = &mut self.requests[id];
         if let Some(client) = self.table.find_mut(pending.client) {

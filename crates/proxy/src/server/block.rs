@@ -159,4 +159,4 @@ impl Message {
     }
 }
 
-const BROKEN: &str = "not a possible reply within a transaction";
+const BROKEN: &str = "a reply that cannot stand within a transaction";

@@ -481,4 +481,4 @@ pub(super) const EARLY_REPLY: &str = "a reply before its request was sent";
 pub(super) const UNASKED: &str = "a reply that was not asked for";
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
-const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
+const IMPOSSIBLE_REPLY: &str = "a reply that cannot answer what was asked";
