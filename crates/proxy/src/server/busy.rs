@@ -259,15 +259,16 @@ impl Link {
         }
     }
 
-    /// Returns the first request that was sent and may take long. It keeps those before it waiting
-    /// too: servers that read several requests at once do them all before they write any reply.
+    /// Returns the first request that was sent and may take long; to watch a key does not. It keeps
+    /// those before it waiting too: servers that read several requests at once do them all before
+    /// they write any reply.
     #[inline]
     pub(super) fn first_work(&self) -> Option<&Message> {
         if self.work_end <= self.done {
             return None;
         }
         let mut sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
-        sent.find(|message| message.effort != Effort::Quick)
+        sent.find(|message| !matches!(message.effort, Effort::Quick | Effort::Watches))
     }
 
     /// Returns what its server is busy with, if a request that it owes may take long and has not

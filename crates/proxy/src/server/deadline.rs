@@ -122,7 +122,7 @@ impl Link {
         if self.waits() && !bug!(TimeWait) {
             return Time(u64::MAX);
         }
-        let first = self.first_work().filter(|first| first.effort != Effort::Watches);
+        let first = self.first_work();
         if first.is_none() && self.excused == Time(0) {
             return deadline;
         }

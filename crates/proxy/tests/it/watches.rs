@@ -386,6 +386,25 @@ fn a_watch_that_is_lost_on_its_way_is_not_sent_again() {
     assert_eq!(stage.received(one), format!("{QUEUED}{aborted}"));
 }
 
+/// A server that answers neither is silent, and busy with nothing.
+#[test]
+fn a_watch_that_is_not_answered_is_no_slow_work() {
+    let (mut stage, _, [one, other]) = pool(&["s0"], |plan| {
+        let timeouts = &mut plan.pools[0].timeouts;
+        (timeouts.queue, timeouts.reply) = (SECOND, SECOND);
+    });
+    stage.says(one, "WATCH k\r\n");
+    let own = up(&mut stage);
+    assert_eq!(stage.turn(own), resp("WATCH k"));
+    stage.waits(SECOND / 2);
+    stage.says(other, "WATCH k\r\n");
+    stage.waits(SECOND / 2);
+    assert_eq!(stage.received(one), "-ERR s0: no reply in time\r\n");
+    stage.waits(SECOND / 2);
+    let told = stage.received(other);
+    assert!(told.starts_with("-ERR s0: ") && !told.contains("busy"), "{told}");
+}
+
 /// It waited for a link behind what was to be watched for it, and would have more time.
 #[test]
 fn a_transaction_does_not_run_without_the_watch_that_waited_too_long() {
