@@ -35,6 +35,7 @@ use proto::{Endpoints, Told};
 use crate::base::block::Block;
 use crate::base::buffer::{Slices, Source};
 use crate::base::id::{ConnId, Side};
+use crate::base::part::LinkClass;
 use crate::base::plan::Plan;
 use crate::base::slow::{LONG_TURN_US, LongTurn};
 use crate::base::timers::Due;
@@ -171,7 +172,13 @@ impl Proxy {
                     servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
                 }
             }
-            Due::Kept(id) => servers.kept_timer(base, id),
+            Due::Kept(id) => match servers.idle_owner(base, id) {
+                Some(owner) if clients.watched(owner).is_none() => {
+                    servers.end_private(base, owner);
+                    clients.set_class(owner, LinkClass::Shared);
+                }
+                _ => servers.kept_timer(base, id),
+            },
             Due::Probe(at) => servers.probe(base, at, set),
             Due::Topics(at) => {
                 if servers.topics_timer(base, at, set) {

@@ -123,7 +123,17 @@ impl Servers {
             (link.owner, link.own.tenant) = (asks.id, asks.tenant);
         }
         self.private.entry(asks.id).or_default().push(id);
+        self.set_kept_timer(base, id, base.now.after(limits::PRIVATE_KEPT_US));
         Ok(id)
+    }
+
+    /// Has a private link looked at then, if there is no timer for that yet.
+    pub(super) fn set_kept_timer(&mut self, base: &mut Base, id: ConnId, due: Time) {
+        if let Some(link) = self.links.find_mut(id)
+            && !std::mem::replace(&mut link.own.has_kept_timer, true)
+        {
+            base.timers.set(due, Due::Kept(id));
+        }
     }
 
     /// Returns why a client gets no link as long as others' are on their way: the last could not be
@@ -193,12 +203,10 @@ impl Servers {
             }
             let until = base.now.after(limits::PRIVATE_KEPT_US);
             link.own.kept_until = Some(until);
-            if !std::mem::replace(&mut link.own.has_kept_timer, true) {
-                base.timers.set(until, Due::Kept(id));
-            }
             uncount(base, std::mem::replace(&mut link.own.tenant, NOBODY));
             base.worker.subtract(WorkerCounter::PrivateLinksNow, 1);
             base.worker.add(WorkerCounter::KeptLinksNow, 1);
+            self.set_kept_timer(base, id, until);
         }
     }
 
@@ -211,8 +219,18 @@ impl Servers {
         match link.own.kept_until {
             Some(until) if until <= base.now => self.close_private(base, id, Fault::Dropped),
             Some(until) => base.timers.set(until, Due::Kept(id)),
-            None => link.own.has_kept_timer = false,
+            None => base.timers.set(base.now.after(limits::PRIVATE_KEPT_US), Due::Kept(id)),
         }
+    }
+
+    /// Returns the client that has asked nothing on its own link for so long that it does not keep
+    /// it, unless its pool has all clients keep theirs.
+    pub(crate) fn idle_owner(&mut self, base: &Base, id: ConnId) -> Option<ConnId> {
+        let link = self.links.find(id).filter(|link| link.class == LinkClass::Private)?;
+        let is_used = link.own.kept_until.is_none() && !base.pool(link.at).plan.private;
+        let is_over = base.now.since(link.since) >= limits::PRIVATE_KEPT_US;
+        let owner = link.owner;
+        (is_used && is_over && !self.owes(owner)).then_some(owner)
     }
 
     /// Closes the link that has been kept for the longest time, since another is needed.

@@ -294,6 +294,45 @@ fn a_link_that_is_kept_gives_way_and_counts_only_while_it_is_used() {
     stage.expect_rows(0);
 }
 
+/// Applications keep their connections. One that watches has to be told of changes, and one that
+/// waits of elements.
+#[test]
+fn a_client_that_asks_nothing_gives_its_own_link_up() {
+    let (mut stage, link, [one, other]) = shared(|plan| plan.private_max = 1);
+    let quiet = |stage: &mut Stage| (0..11).for_each(|_| stage.passes(SECOND));
+    stage.says(one, "WATCH k\r\n");
+    let own = up(&mut stage);
+    assert_eq!(stage.turn(own), resp("WATCH k"));
+    stage.says(own, "+OK\r\n");
+    quiet(&mut stage);
+    assert!(!stage.closed.contains(&own), "it watches");
+    stage.says(one, "UNWATCH\r\n");
+    quiet(&mut stage);
+    assert!(stage.closed.contains(&own));
+    assert_eq!((count(&stage), kept(&stage)), (0, 0));
+    stage.says(other, "BLPOP k 0\r\n");
+    let own = up(&mut stage);
+    assert_eq!(stage.turn(own), resp("BLPOP k 0"));
+    quiet(&mut stage);
+    assert!(!stage.closed.contains(&own), "it waits");
+    stage.says(own, "*-1\r\n");
+    for _ in 0..3 {
+        // It takes job after job.
+        stage.passes(4 * SECOND);
+        stage.says(other, "BLPOP k 0\r\n");
+        assert_eq!(stage.turn(own), resp("BLPOP k 0"));
+        stage.says(own, "*-1\r\n");
+    }
+    quiet(&mut stage);
+    assert!(stage.closed.contains(&own));
+    stage.received(one);
+    stage.says(one, "GET k\r\n");
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(one), "$-1\r\n");
+    stage.expect_rows(0);
+}
+
 #[test]
 fn what_waits_behind_other_requests_on_a_link_of_its_own_makes_no_server_silent() {
     let mut stage = pool(&["s0"], |plan| plan.pools[0].hold_after = Some(SECOND));
