@@ -54,10 +54,13 @@ const NO_ANSWER: &str = "a reply that cannot answer what was asked";
 pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     if progress.left == 0
         && let Some(first) = input.first()
-        && shape::may_begin(ask, *first)
-        && let Some(end) = short(input)
     {
-        return Parsed::Complete(made(ItemKind::Status, end, None));
+        if !shape::may_begin(ask, *first) {
+            return Parsed::Malformed(NO_ANSWER);
+        }
+        if let Some(end) = short(input) {
+            return Parsed::Complete(made(ItemKind::Status, end, None));
+        }
     }
     long(ask, progress, input)
 }
@@ -66,12 +69,6 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
 #[inline(never)]
 fn long(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let input = &input[..input.len().min(HEAD_MAX)];
-    if progress.left == 0
-        && let Some(first) = input.first()
-        && !shape::may_begin(ask, *first)
-    {
-        return Parsed::Malformed(NO_ANSWER);
-    }
     match ask.command {
         id::SCAN if progress.left == 0 => lead(progress, input),
         _ if progress.left & LEFT_OUT != 0 => left_out(ask, progress, input),

@@ -198,14 +198,13 @@ impl Clients {
                 None => (Kind::Fault, words.as_bytes()),
             };
             self.keep_error(base, part, server, kind, words);
-        } else if let Some(line) = busy {
-            pending.fail(slot, &Answer::Error(&line));
-            self.note_unwatched(base, id);
-            self.settle_error(base, id);
         } else {
             let text = format!("{label}: {words}");
-            let answer =
-                if is_uncertain { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
+            let answer = match &busy {
+                Some(line) => Answer::Error(line),
+                None if is_uncertain => Answer::Uncertain(&text),
+                None => Answer::Failed(&text),
+            };
             pending.fail(slot, &answer);
             self.note_unwatched(base, id);
             self.settle_error(base, id);

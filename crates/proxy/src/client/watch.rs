@@ -48,7 +48,7 @@ pub(super) struct Unwatched {
     at: Time,
 }
 
-/// Who has had the error for so long has read it.
+/// A client that has had the error for so long has read it.
 const UNREAD_US: u64 = 10_000_000;
 
 impl Watch {
@@ -64,7 +64,7 @@ impl Clients {
     pub(crate) fn watch(&mut self, id: ConnId, watch: Watch) {
         let Some(client) = self.table.find_mut(id) else { return };
         client.watch = Some(Box::new(watch));
-        // What came in the same read was sent before the error could be read.
+        // A request of the same read was sent before the error could be read.
         let received = client.received;
         client.unwatched.take_if(|unwatched| received > unwatched.at);
     }

@@ -123,16 +123,17 @@ impl Servers {
             (link.owner, link.own.tenant) = (asks.id, asks.tenant);
         }
         self.private.entry(asks.id).or_default().push(id);
-        self.set_kept_timer(base, id, base.now.after(limits::PRIVATE_KEPT_US));
+        self.set_kept_timer(base, id);
         Ok(id)
     }
 
-    /// Has a private link looked at then, if there is no timer for that yet.
-    pub(super) fn set_kept_timer(&mut self, base: &mut Base, id: ConnId, due: Time) {
-        if let Some(link) = self.links.find_mut(id)
-            && !std::mem::replace(&mut link.own.has_kept_timer, true)
-        {
-            base.timers.set(due, Due::Kept(id));
+    /// Has a private link looked at when its client has not used it for a while, if there is no
+    /// timer for that yet. A pool may have all clients keep theirs.
+    pub(super) fn set_kept_timer(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let stays = link.own.kept_until.is_none() && base.pool(link.at).plan.private;
+        if !stays && !std::mem::replace(&mut link.own.has_kept_timer, true) {
+            base.timers.set(base.now.after(limits::PRIVATE_KEPT_US), Due::Kept(id));
         }
     }
 
@@ -201,12 +202,11 @@ impl Servers {
             if link.own.kept_until.is_some() {
                 continue;
             }
-            let until = base.now.after(limits::PRIVATE_KEPT_US);
-            link.own.kept_until = Some(until);
+            link.own.kept_until = Some(base.now.after(limits::PRIVATE_KEPT_US));
             uncount(base, std::mem::replace(&mut link.own.tenant, NOBODY));
             base.worker.subtract(WorkerCounter::PrivateLinksNow, 1);
             base.worker.add(WorkerCounter::KeptLinksNow, 1);
-            self.set_kept_timer(base, id, until);
+            self.set_kept_timer(base, id);
         }
     }
 
@@ -219,12 +219,15 @@ impl Servers {
         match link.own.kept_until {
             Some(until) if until <= base.now => self.close_private(base, id, Fault::Dropped),
             Some(until) => base.timers.set(until, Due::Kept(id)),
-            None => base.timers.set(base.now.after(limits::PRIVATE_KEPT_US), Due::Kept(id)),
+            None => {
+                link.own.has_kept_timer = false;
+                self.set_kept_timer(base, id);
+            }
         }
     }
 
     /// Returns the client that has asked nothing on its own link for so long that it does not keep
-    /// it, unless its pool has all clients keep theirs.
+    /// it, unless all clients of its pool do.
     pub(crate) fn idle_owner(&mut self, base: &Base, id: ConnId) -> Option<ConnId> {
         let link = self.links.find(id).filter(|link| link.class == LinkClass::Private)?;
         let is_used = link.own.kept_until.is_none() && !base.pool(link.at).plan.private;

@@ -31,7 +31,7 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
 use crate::base::tenants::NOBODY;
-use crate::base::{Base, ServerAt, limits};
+use crate::base::{Base, ServerAt};
 
 impl Servers {
     /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
@@ -76,7 +76,7 @@ impl Servers {
         self.mark_dirty(id);
         self.arm(base, id);
         if class == LinkClass::Private {
-            self.set_kept_timer(base, id, base.now.after(limits::PRIVATE_KEPT_US));
+            self.set_kept_timer(base, id);
         }
         true
     }

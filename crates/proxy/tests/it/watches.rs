@@ -514,7 +514,7 @@ fn a_watch_that_is_refused_stays_refused_in_one_pipeline() {
     assert!(told.contains("+QUEUED\r\n-EXECABORT "), "{told}");
 }
 
-/// What a server is asked, after it has said that it is there.
+/// The requests that a server gets, after it has said that it is there.
 fn asked(stage: &mut Stage, link: ConnId) -> String {
     let sent = stage.turn(link);
     if sent != HELLO {
@@ -524,7 +524,7 @@ fn asked(stage: &mut Stage, link: ConnId) -> String {
     stage.turn(link)
 }
 
-/// What was watched before is ended with the first of these; the refusal comes later.
+/// The first of these end the watch; the refusal comes later.
 #[test]
 fn a_watch_that_fails_after_its_end_stops_no_other_transaction() {
     for ends in ["UNWATCH", "RESET", "MULTI\r\nDISCARD", "CLIENT REPLY SKIP\r\nUNWATCH"] {

@@ -9,7 +9,6 @@ use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::{AdminState, Plan};
 
 use super::say_of;
-use super::workers::Worker;
 use super::{Master, Running};
 use crate::ipc::ToWorker;
 use crate::log::{About, Clocks, Level};
@@ -121,6 +120,7 @@ impl Health {
         }
         self.failures.retain(|id, _| self.names.contains_key(id));
         self.refusals.retain(|id, _| self.names.contains_key(id));
+        self.ejected_for.retain(|id, _| self.names.contains_key(id));
         self.outliers.install(plan)
     }
 }
@@ -148,10 +148,7 @@ impl Master {
     pub(super) fn ask_others(&mut self, number: usize, server: u32) {
         let others = self.slots.iter_mut().enumerate().filter(|(at, _)| *at != number);
         let others = others.filter_map(|(_, slot)| slot.worker.as_mut());
-        // One that reads nothing is not waited for: the others' answers count as much.
-        for worker in others.filter(|worker| worker.channel.has_room()) {
-            worker.send(ToWorker::AskServer { server }, &[]);
-        }
+        others.for_each(|worker| worker.tell(ToWorker::AskServer { server }));
     }
 
     /// A configuration is about to hold: who may not be out by it comes back first.
@@ -170,27 +167,18 @@ impl Master {
         };
         let changes: Vec<Ejection> = decisions.iter().map(change).collect();
         self.scoreboard.set_ejected(&changes);
-        for Ejection { server, ejected } in &changes {
-            self.health.ejected_for.remove(server);
-            if !ejected {
-                continue;
-            }
-            self.health.ejected_for.insert(*server, why.to_string());
-            // Not each has met its failure.
-            for worker in self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut()) {
-                worker.tell_why_ejected(*server, why);
-            }
-        }
         let metrics = self.scoreboard.master_metrics();
         for Ejection { server, ejected } in changes {
             let name = self.health.names.get(&server).cloned().unwrap_or_default();
             let counters = metrics.counters(server);
             let (level, event, text) = if ejected {
+                self.note_ejected(server, why);
                 counters.add(metrics::ServerCounter::Ejections, 1);
                 counters.set(metrics::ServerCounter::EjectedAt, Clocks::read().unix_us);
                 let text = format!("{name} is ejected ({why}); its keys move to the others");
                 (Level::Error, "server_ejected", text)
             } else {
+                self.health.ejected_for.remove(&server);
                 counters.set(metrics::ServerCounter::EjectedAt, 0);
                 (Level::Notice, "server_returned", format!("{name} is back ({why})"))
             };
@@ -199,11 +187,19 @@ impl Master {
         // Sleepers need not be woken: they look before they read anything.
     }
 
+    /// Notes why a server is out, and tells all workers: not each has met its failure.
+    fn note_ejected(&mut self, server: u32, why: &str) {
+        self.health.ejected_for.insert(server, why.to_string());
+        for worker in self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut()) {
+            worker.tell(ToWorker::ServerEjected { server, why: why.to_string() });
+        }
+    }
+
     /// Tells a worker that has begun to serve why servers are out.
     pub(super) fn tell_new_worker(&mut self, number: usize) {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         for (server, why) in &self.health.ejected_for {
-            worker.tell_why_ejected(*server, why);
+            worker.tell(ToWorker::ServerEjected { server: *server, why: why.clone() });
         }
     }
 
@@ -211,15 +207,6 @@ impl Master {
     pub(super) fn ejected_servers(&self) -> Vec<String> {
         let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
         names.map(|(_, name)| name.to_string()).collect()
-    }
-}
-
-impl Worker {
-    /// Tells why a server is out, for clients that have no other. It waits for no room.
-    fn tell_why_ejected(&mut self, server: u32, why: &str) {
-        if self.channel.has_room() {
-            self.send(ToWorker::ServerEjected { server, why: why.to_string() }, &[]);
-        }
     }
 }
 

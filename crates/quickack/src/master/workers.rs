@@ -177,6 +177,13 @@ impl Worker {
         self.leaving_since.take_if(|since| now - *since > patience).is_some()
     }
 
+    /// Sends what a worker can do without. One that reads nothing is not waited for.
+    pub fn tell(&mut self, message: ToWorker) {
+        if self.channel.has_room() {
+            self.send(message, &[]);
+        }
+    }
+
     /// Sends, or kills a worker that has not read a thousand messages.
     pub fn send(&mut self, message: ToWorker, fds: &[Rc<std::os::fd::OwnedFd>]) {
         match self.channel.send_by(message, fds, Instant::now() + PATIENCE) {
