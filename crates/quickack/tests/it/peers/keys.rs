@@ -73,9 +73,33 @@ fn every_byte_that_memcached_keeps_in_a_key_is_kept_in_each_protocol() {
                 ask(&mut text, &[b"mg ", coded, b" b v\r\n"], &[b"VA 12\r\n", &value, b"\r\n"]);
                 ask(&mut text, &[b"md ", coded, b" b\r\n"], &[b"HD\r\n"]);
                 ask(&mut text, &[b"gets ", key, b"\r\n"], &[b"END\r\n"]);
+                each_verb_finds(&mut text, key);
             }
         }
     });
+}
+
+/// Begins and ends without the item.
+fn each_verb_finds(text: &mut Client, key: &[u8]) {
+    let verbs: [(&[u8], &[u8], &[u8]); 14] = [
+        (b"add ", b" 0 0 1\r\n7\r\n", b"STORED\r\n"),
+        (b"incr ", b" 1\r\n", b"8\r\n"),
+        (b"decr ", b" 3\r\n", b"5\r\n"),
+        (b"append ", b" 0 0 1\r\n0\r\n", b"STORED\r\n"),
+        (b"prepend ", b" 0 0 1\r\n1\r\n", b"STORED\r\n"),
+        (b"touch ", b" 0\r\n", b"TOUCHED\r\n"),
+        (b"ma ", b" v\r\n", b"VA 3\r\n151\r\n"),
+        (b"replace ", b" 0 0 1\r\n4\r\n", b"STORED\r\n"),
+        (b"cas ", b" 0 0 1 0\r\n5\r\n", b"EXISTS\r\n"),
+        (b"mg ", b" v\r\n", b"VA 1\r\n4\r\n"),
+        (b"delete ", b"\r\n", b"DELETED\r\n"),
+        (b"ms ", b" 1\r\n2\r\n", b"HD\r\n"),
+        (b"md ", b"\r\n", b"HD\r\n"),
+        (b"gat 0 ", b"\r\n", b"END\r\n"),
+    ];
+    for (verb, rest, reply) in verbs {
+        ask(text, &[verb, key, rest], &[reply]);
+    }
 }
 
 /// A key ends at a NUL, and memcached takes a CR anywhere: neither reaches a server.
