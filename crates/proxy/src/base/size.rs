@@ -243,6 +243,15 @@ impl PoolSizes {
 pub(crate) struct ClientSizes {
     lines: [ClientLine; 8],
     largest: Largest,
+    miss: LastMiss,
+}
+
+/// The last miss that left no length to note: its command, and for how long the next reads are
+/// expected to miss as well.
+#[derive(Clone, Copy, Default)]
+struct LastMiss {
+    command: u16,
+    until: Time,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -287,6 +296,19 @@ impl ClientSizes {
         pool.note(command, len, now);
     }
 
+    /// Notes that a key had no value. That proves something for a moment only: the key may be given
+    /// one at any time.
+    #[inline]
+    pub(crate) fn note_miss(&mut self, command: u16, now: Time) {
+        self.miss = LastMiss { command, until: now.after(MISS_US) };
+    }
+
+    /// Forgets the last miss, since the client gives a key a value.
+    #[inline]
+    pub(crate) fn forget_miss(&mut self) {
+        self.miss.until = Time::default();
+    }
+
     /// Returns what an answer to the next request of this command may be. `is_short` says that it
     /// is as short as others', and `age` how long the client has been here, in microseconds.
     #[inline]
@@ -314,8 +336,13 @@ impl ClientSizes {
         (is_short, age, now): (bool, u64, Time),
     ) -> Expected {
         let largest = pool.largest(command, now);
+        let has_large = self.largest.len(now) >= limits::LARGE_MIN;
+        let misses = self.miss.command == command && now < self.miss.until;
+        if known.is_none() && misses && !has_large && largest < limits::LARGE_MIN {
+            return Expected::proven(pool.known(command).unwrap_or(1));
+        }
         // In a pool of large values, a client that has shown small ones for a moment proves little.
-        let is_old = age >= PROOF_US && self.largest.len(now) < limits::LARGE_MIN;
+        let is_old = age >= PROOF_US && !has_large;
         let is_proven = match known {
             Some(len) => largest < limits::LARGE_MIN || len >= limits::LARGE_MIN || is_old,
             // It may use more commands than it has lines.
@@ -337,6 +364,8 @@ fn counted(len: usize) -> u32 {
 
 /// How long it takes until the memory of a large answer is half as large.
 const HALVING_US: u64 = 1_000_000;
+/// How long a client that has missed is expected to go on missing.
+const MISS_US: u64 = 100_000;
 /// How long a client is young: its small answers prove little.
 const PROOF_US: u64 = 10_000_000;
 
@@ -357,6 +386,39 @@ mod tests {
         let most = Cost::new(usize::MAX >> 1, answer);
         assert_eq!((most.bytes(), most.is_unproven()), (u64::from(BYTES), false));
         assert!(!Expected::proven(u32::MAX).is_unproven());
+    }
+
+    #[test]
+    fn a_client_that_has_just_missed_is_expected_to_miss() {
+        let missed = |command, at| {
+            let mut sizes = Sizes::default();
+            sizes.client.note_miss(command, Time(at));
+            sizes
+        };
+        let expected = |sizes: &Sizes, command, now| {
+            sizes.client.expected(command, &sizes.pool, (|| false, || 0, Time(now)))
+        };
+        let mut sizes = missed(1, 0);
+        assert_eq!(expected(&sizes, 1, MISS_US - 1), Expected::proven(1));
+        assert!(expected(&sizes, 1, MISS_US).is_unproven(), "keys may have values by now");
+        assert!(expected(&sizes, 2, 0).is_unproven(), "another command");
+        sizes.pool.note(1, 1000, Time(0));
+        assert_eq!(expected(&sizes, 1, 0), Expected::proven(1000), "as long as others'");
+        sizes.pool.note(1, limits::LARGE_MIN, Time(0));
+        assert!(expected(&sizes, 1, 0).is_unproven(), "others find large values");
+
+        let mut sizes = missed(1, 0);
+        sizes.client.forget_miss();
+        assert!(expected(&sizes, 1, 0).is_unproven(), "the client has set a key");
+
+        let mut sizes = missed(1, 4_000_000);
+        sizes.client.note(2, limits::LARGE_MIN as usize, &mut sizes.pool, Time(4_000_000));
+        assert!(expected(&sizes, 1, 4_000_000).is_unproven(), "it has large values");
+
+        let mut sizes = missed(1, 4_000_000);
+        sizes.client.note(1, limits::LARGE_MIN as usize, &mut sizes.pool, Time(0));
+        let shown = expected(&sizes, 1, 4_000_000);
+        assert_eq!(shown, Expected::proven(limits::LARGE_MIN), "a value says more than a miss");
     }
 
     #[test]

@@ -254,14 +254,7 @@ impl Clients {
         client.resume = Resume::default();
         client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
         client.record.tally.requests += 1;
-        // The answer to a change is as short as others'.
-        let is_short = || match request.class {
-            Class::Single { writes } => writes,
-            Class::Broadcast { .. } | Class::Local(_) | Class::Refuse(_) => true,
-            _ => false,
-        };
-        let is_idle = || client.outstanding() == 0;
-        client.expected = client.expected(base, request.command, is_short, is_idle);
+        client.expect(base, &request);
         let (asks, reply_mode_before) = (client.requester(id), client.session.reply_mode);
         let frame = match frame {
             None => frame.insert(Frame { asks, request, reply_mode_before }),

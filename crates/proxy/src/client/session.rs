@@ -7,7 +7,7 @@
 //! ```
 
 use metrics::PoolCounter;
-use proto::{ConnKey, Endpoints, Protocol, Resume, Session, Told};
+use proto::{Class, ConnKey, Endpoints, Protocol, Request, Resume, Session, Told};
 
 use super::ahead::Ahead;
 use super::body::Body;
@@ -311,6 +311,22 @@ impl Client {
             effort: Effort::Quick,
             gave_up: self.gave_up(),
         }
+    }
+
+    /// Notes what the answer to a request that has just come may be.
+    #[inline]
+    pub(super) fn expect(&mut self, base: &Base, request: &Request) {
+        if matches!(request.class, Class::Single { writes: true }) {
+            self.sizes.forget_miss();
+        }
+        // The answer to a change is as short as others'.
+        let is_short = || match request.class {
+            Class::Single { writes } => writes,
+            Class::Broadcast { .. } | Class::Local(_) | Class::Refuse(_) => true,
+            _ => false,
+        };
+        let is_idle = || self.outstanding() == 0;
+        self.expected = self.expected(base, request.command, is_short, is_idle);
     }
 
     /// Returns what the answer to a request of this command may be, as far as the answers before it

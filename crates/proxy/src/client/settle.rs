@@ -102,6 +102,8 @@ impl Clients {
         let pending = &mut self.requests[part.request];
         base.pools[pending.pool as usize].counters.add(PoolCounter::Misses, 1);
         pending.access.results.add(Results::MISS);
+        self.note_miss(base, part.request);
+        let pending = &mut self.requests[part.request];
         if pending.slots.is_empty() {
             pending.info.answer(&Answer::Miss, pending.reply.copied());
             self.account_request(base, part.request);

@@ -1,14 +1,14 @@
 //! Replies of servers to requests, as values for clients.
 
 use metrics::PoolCounter;
-use proto::{Ask, Item, Shown};
+use proto::{Ask, Item, Quiet, Shown};
 
 use super::Clients;
 use super::request::{PendingRequest, RequestInfo};
 use crate::base::Base;
 use crate::base::access::Results;
 use crate::base::buffer::{Outbox, Source};
-use crate::base::part::Part;
+use crate::base::part::{Part, RequestId};
 
 /// A server's reply to a request: the value of a key, or the one item of a single request.
 pub(crate) enum Value<'a> {
@@ -89,6 +89,18 @@ impl Clients {
             let counters = &base.pools[pending.pool as usize].counters;
             counters.add(PoolCounter::KeysAsked, 1);
             counters.add(if found { PoolCounter::Hits } else { PoolCounter::Misses }, 1);
+        }
+    }
+
+    /// Notes a miss that leaves no answer of its own, whose length would be noted.
+    pub(super) fn note_miss(&mut self, base: &Base, id: RequestId) {
+        let pending = &self.requests[id];
+        if pending.slots.is_empty() && pending.info.quiet == Quiet::Loud {
+            return;
+        }
+        let command = pending.info.command;
+        if let Some(client) = self.table.find_mut(pending.client) {
+            client.sizes.note_miss(command, base.now);
         }
     }
 }

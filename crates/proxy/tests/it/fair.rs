@@ -513,6 +513,41 @@ fn with_few_unproven() -> (Stage, ConnId) {
     (stage, link)
 }
 
+/// One in which clients must show how much they ask for at once, too.
+fn with_depth() -> (Stage, ConnId) {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.unproven = 2 * 1024 * 1024;
+        plan.limits.depth = limits::DEPTH_MIN;
+        plan.memory_max = 1 << 30;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    (stage, link)
+}
+
+/// Lets a server answer the gets that it has received, with values of so many bytes, which their
+/// client reads; returns what the server then receives.
+fn answer_and_read(
+    stage: &mut Stage,
+    (link, client): (ConnId, ConnId),
+    asked: &str,
+    value: usize,
+) -> String {
+    for line in asked.lines() {
+        let hit = |key| format!("VALUE {key} 0 {value}\r\n{}\r\n", "v".repeat(value));
+        let hits: String = line.split(' ').skip(1).map(hit).collect();
+        stage.says(link, &(hits + "END\r\n"));
+        stage.received(client);
+    }
+    stage.turn(link)
+}
+
+/// Returns a get of this many keys.
+fn get_of(keys: usize) -> String {
+    (0..keys).fold("get".to_string(), |get, nth| format!("{get} k{nth}")) + "\r\n"
+}
+
 #[test]
 fn what_waits_costs_what_the_first_answers_have_shown() {
     for (value, then) in [("v".to_string(), 36..=36), ("v".repeat(100_000), 1..=4)] {
@@ -528,12 +563,74 @@ fn what_waits_costs_what_the_first_answers_have_shown() {
     }
 }
 
+/// Neither a key among others nor a quiet one leaves an answer whose length says so.
+#[test]
+fn a_client_that_misses_asks_for_the_rest_at_once() {
+    let quiet: String = (0..40).map(|nth| format!("mg k{nth} v q\r\n")).collect();
+    for (asks, told) in [(quiet + "mn\r\n", "MN\r\n"), (get_of(40), "END\r\n")] {
+        let (mut stage, link) = with_few_unproven();
+        let new = stage.client();
+        stage.says(new, &asks);
+        let mut asked = stage.turn(link);
+        assert_eq!(asked.matches(" k").count(), 4, "{asked}");
+        asked = answer(&mut stage, link, &asked, None);
+        assert_eq!(asked.matches(" k").count(), 36, "{asked}");
+        answer(&mut stage, link, &asked, None);
+        assert_eq!(stage.received(new), told);
+    }
+}
+
+#[test]
+fn a_client_that_missed_a_while_ago_or_sets_a_key_asks_for_few_again() {
+    let (mut stage, link) = with_few_unproven();
+    let new = stage.client();
+    let set = format!("set k1 0 0 1000\r\n{}\r\n", "v".repeat(1000));
+    for (us, set) in [(0, ""), (100_000, ""), (0, &set)] {
+        stage.passes(us);
+        if !set.is_empty() {
+            stage.says(new, set);
+            assert_eq!(stage.turn(link), set);
+            stage.says(link, "STORED\r\n");
+            assert_eq!(stage.received(new), "STORED\r\n");
+        }
+        stage.says(new, &get_of(40));
+        let mut asked = stage.turn(link);
+        assert_eq!(asked.matches(" k").count(), 4, "{asked}");
+        while !asked.is_empty() {
+            asked = answer(&mut stage, link, &asked, None);
+        }
+        assert_eq!(stage.received(new), "END\r\n");
+    }
+}
+
+/// A miss says nothing of 400 keys at once.
+#[test]
+fn a_client_that_misses_asks_for_little_more_than_it_has_shown() {
+    let (mut stage, link) = with_depth();
+    let client = stage.client();
+    let keys = |asked: &str| asked.matches(" k").count();
+    stage.says(client, "get k0 k1\r\n");
+    let asked = stage.turn(link);
+    answer(&mut stage, link, &asked, None);
+    stage.received(client);
+    stage.says(client, &get_of(400));
+    let asked = stage.turn(link);
+    assert_eq!(keys(&asked), 6, "two as short as a miss, and four of unknown length");
+    let asked = answer_and_read(&mut stage, (link, client), &asked, 1_000_000);
+    assert_eq!(keys(&asked), 1, "{asked}");
+}
+
 /// One message can be neither bounded nor taken back.
 #[test]
 fn keys_of_unknown_length_that_leave_together_are_few() {
     let (mut stage, link) = with_few_unproven();
     let new = stage.client();
     let keys: String = (0..40).map(|nth| format!(" k{nth}")).collect();
+    // Where others have large values, a miss proves nothing.
+    let large = stage.client();
+    stage.says(large, "gat 0 large\r\n");
+    assert_eq!(stage.turn(link), "gat 0 large\r\n");
+    stage.says(link, &format!("VALUE large 0 250000\r\n{}\r\nEND\r\n", "v".repeat(250_000)));
     stage.says(new, &format!("gat 0{keys}\r\n"));
     for first in (0..40).step_by(4) {
         let keys: String = (first..first + 4).map(|nth| format!(" k{nth}")).collect();
@@ -565,14 +662,7 @@ fn a_large_value_that_nobody_waits_for_any_more_is_remembered() {
 #[test]
 fn a_client_asks_for_little_more_at_once_than_it_has_shown_to_be_small() {
     for (value, rest) in [(10, [24, 96, 274]), (1_000_000, [1, 1, 1])] {
-        let mut stage = Stage::of(&["s0"], |plan| {
-            plan.limits.unproven = 2 * 1024 * 1024;
-            plan.limits.depth = limits::DEPTH_MIN;
-            plan.memory_max = 1 << 30;
-            plan.pools[0].preconnect = true;
-        });
-        let link = stage.connect(0);
-        stage.handshake(link);
+        let (mut stage, link) = with_depth();
         let client = stage.client();
         for _ in 0..50 {
             stage.says(client, "get small\r\n");
@@ -588,13 +678,7 @@ fn a_client_asks_for_little_more_at_once_than_it_has_shown_to_be_small() {
         // As many as each client may, and four of unknown length.
         assert_eq!(count(&asked), 6);
         for rest in rest {
-            for line in asked.clone().lines() {
-                let hit = |key| format!("VALUE {key} 0 {value}\r\n{}\r\n", "v".repeat(value));
-                let hits: String = line.split(' ').skip(1).map(hit).collect();
-                stage.says(link, &(hits + "END\r\n"));
-                stage.received(client);
-            }
-            asked = stage.turn(link);
+            asked = answer_and_read(&mut stage, (link, client), &asked, value);
             assert_eq!(count(&asked), rest, "values of {value} bytes");
         }
     }
