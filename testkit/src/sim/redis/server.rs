@@ -88,7 +88,8 @@ impl Server {
                 conn.is_over = true;
             }
             Trick::Poison => {
-                if place.random.permille(500) {
+                // A transaction that follows `WATCH` is executed, and must be watched for.
+                if words.name == "WATCH" || place.random.permille(500) {
                     self.do_one(&words, conn, place);
                     conn.output.truncate(start);
                 }
