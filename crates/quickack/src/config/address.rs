@@ -85,8 +85,11 @@ enum Host {
 
 impl Host {
     fn of(text: &str) -> Host {
-        let name = text.trim_end_matches('.').to_ascii_lowercase();
-        text.parse().map_or(Host::Name(name), |ip: IpAddr| Host::Ip(ip.to_canonical()))
+        let ip = text.parse().ok().or_else(|| Some(IpAddr::V4(short_ip(text)?)));
+        match ip {
+            Some(ip) => Host::Ip(ip.to_canonical()),
+            None => Host::Name(text.trim_end_matches('.').to_ascii_lowercase()),
+        }
     }
 
     fn may_be(&self, other: &Host) -> bool {
@@ -101,6 +104,28 @@ impl Host {
             Host::Name(name) => name == "localhost",
         }
     }
+}
+
+/// Reads an address as inet_aton does, and so the resolver: of one to four numbers, each decimal,
+/// octal or hexadecimal, and the last for all bytes that are left (`127.1`).
+fn short_ip(text: &str) -> Option<Ipv4Addr> {
+    let number = |part: &str| {
+        if part.contains('+') {
+            return None;
+        }
+        let hexadecimal = part.strip_prefix("0x").or_else(|| part.strip_prefix("0X"));
+        match (hexadecimal, part.strip_prefix('0')) {
+            (Some(digits), _) => u32::from_str_radix(digits, 16).ok(),
+            (None, Some(digits)) if !digits.is_empty() => u32::from_str_radix(digits, 8).ok(),
+            _ => part.parse().ok(),
+        }
+    };
+    let numbers: Vec<u32> = text.split('.').map(number).collect::<Option<_>>()?;
+    let (last, first) = numbers.split_last()?;
+    let left = u32::checked_sub(4, first.len() as u32).filter(|left| *left > 0)?;
+    let is_fit = first.iter().all(|byte| *byte < 256) && u64::from(*last) >> (8 * left) == 0;
+    let high = first.iter().fold(0, |ip, byte| ip << 8 | byte);
+    is_fit.then(|| Ipv4Addr::from_bits(high.checked_shl(8 * left).unwrap_or(0) | last))
 }
 
 impl Address {
