@@ -100,7 +100,9 @@ impl Clients {
         let (protocol, command) = (client.protocol.name(), request.command);
         let proto_version = session.conn_key.proto_version;
         if !self.take_session(base, id, session) {
-            self.answer(base, id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
+            if !is_silenced {
+                self.answer(base, id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
+            }
         } else if is_constant {
             let block = Rc::new(Block::from(words.clone()));
             self.answer_encoded(base, id, &request, Source::block(&block, block.len()));

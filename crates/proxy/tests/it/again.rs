@@ -287,6 +287,10 @@ fn each_database_has_links_of_its_own_and_there_are_so_many() {
     let late = stage.client();
     let refused = "-ERR too many databases are in use through this proxy\r\n";
     assert_eq!(select(&mut stage, late, more), refused);
+    // A client that wants no answers would take it for the answer to its next request.
+    let silent = stage.client();
+    stage.says(silent, &format!("CLIENT REPLY SKIP\r\nSELECT {more}\r\nPING\r\n"));
+    assert_eq!(stage.received(silent), "+PONG\r\n");
     // It is still where it was.
     stage.says(late, GET);
     assert_eq!(stage.turn(home), GET);
