@@ -3,9 +3,15 @@
 use std::borrow::Cow;
 
 use super::array::{self, EXPECTED_BULK};
+use super::work::DISCARDED;
 use super::{arguments, commands, words};
 use crate::answer::not_allowed;
 use crate::{Asked, Refusal};
+
+/// The bounds of a request are those of docs/redis.md.
+const TOO_LARGE: &[u8] =
+    b"ERR the request is too large: an argument may have item_size_max bytes, \
+    a request 4194304 arguments and 2 GB, and one to subscribe 1 MB";
 
 pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
     match why {
@@ -33,6 +39,11 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             let wrong = words::shown(stray(&arguments).unwrap_or_default());
             words::error(&[b"ERR ", BAD_ARGUMENT.as_bytes(), wrong], out);
         }
+        // EXEC ends its transaction whatever is wrong with it, and servers say so.
+        Refusal::Bad(why) if asked.command == commands::id::EXEC => {
+            let why = why.replace('%', name(asked));
+            words::error(&[DISCARDED, why.as_bytes()], out);
+        }
         Refusal::Bad(why) => {
             words::error(&[b"ERR ", why.replace('%', name(asked)).as_bytes()], out);
         }
@@ -48,7 +59,7 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
         Refusal::NoPlace => words::error(&[b"ERR ", BAD_CURSOR.as_bytes()], out),
         Refusal::NoDatabase => words::error(&[b"ERR DB index is out of range"], out),
         Refusal::TooLarge | Refusal::TooLargeKept => {
-            words::error(&[b"ERR the request is too large"], out)
+            words::error(&[TOO_LARGE], out);
         }
     }
 }

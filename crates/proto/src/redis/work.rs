@@ -55,10 +55,12 @@ fn is_busy(line: &[u8]) -> bool {
     name.is_some_and(|name| name.iter().all(u8::is_ascii_alphabetic))
 }
 
+/// What servers write before an error that is told in answer to EXEC.
+pub(super) const DISCARDED: &[u8] = b"EXECABORT Transaction discarded because of: ";
+
 /// Returns the line that says so of an error: one to EXEC has it behind words of its own.
 pub(super) fn busy_line(error: &[u8]) -> Option<Vec<u8>> {
-    const DISCARDED: &[u8] = b"-EXECABORT Transaction discarded because of: ";
-    match error.strip_prefix(DISCARDED) {
+    match error.strip_prefix(b"-").and_then(|text| text.strip_prefix(DISCARDED)) {
         Some(why) => Some([b"-", why].concat()).filter(|line| is_busy(line)),
         None => is_busy(error).then(|| error.to_vec()),
     }
