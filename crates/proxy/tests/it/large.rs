@@ -62,7 +62,8 @@ fn serve(stage: &mut Stage, link: ConnId) -> String {
     sent
 }
 
-const TOO_LARGE: &str = "-ERR the request is too large\r\n";
+const TOO_LARGE: &str = "-ERR the request is too large: an argument may have item_size_max \
+    bytes, a request 4194304 arguments and 2 GB, and one to subscribe 1 MB\r\n";
 
 #[test]
 fn an_argument_too_large_is_refused_and_the_next_request_is_answered() {

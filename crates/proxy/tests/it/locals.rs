@@ -42,7 +42,8 @@ fn a_client_is_told_its_own_number_addresses_and_age() {
     assert_eq!(stage.uptime(), 5);
 }
 
-const TOO_LARGE: &str = "-ERR the request is too large\r\n";
+const TOO_LARGE: &str = "-ERR the request is too large: an argument may have item_size_max \
+    bytes, a request 4194304 arguments and 2 GB, and one to subscribe 1 MB\r\n";
 
 #[test]
 fn an_answer_of_our_own_is_for_a_request_of_any_length() {

@@ -8,7 +8,8 @@ use super::{QUICKACK, addresses, config, servers};
 
 const MB: usize = 1_000_000;
 const PATIENT: [&str; 2] = ["timeout_reply: 60s", "timeout_queue: 60s"];
-const TOO_LARGE: &[u8] = b"ERR the request is too large";
+const TOO_LARGE: &[u8] = b"ERR the request is too large: an argument may have item_size_max \
+    bytes, a request 4194304 arguments and 2 GB, and one to subscribe 1 MB";
 const NO_MEMORY: &[u8] = b"ERR out of memory storing object";
 
 /// Returns bytes of which a missing or doubled piece is noticed.

@@ -150,6 +150,20 @@ fn errors_are_those_of_redis_in_resp2_and_resp3() {
 }
 
 #[test]
+fn long_words_are_answered_as_by_redis() {
+    let backs = servers(Family::Redis70, 1);
+    let quickack = start(&backs, &[], "");
+    let mut direct = Speaker::connect(backs[0].address);
+    let mut through = Speaker::connect(quickack.address());
+    let long = "x".repeat(3_000_000);
+    for words in
+        [&["PING", &long][..], &["ECHO", &long], &["AUTH", &long], &["COMMAND", "INFO", &long]]
+    {
+        assert!(through.ask(words) == direct.ask(words), "{words:.20?}");
+    }
+}
+
+#[test]
 fn a_monitor_is_shown_what_is_asked_at_all_workers() {
     let backs = servers(Family::Redis70, 1);
     let quickack = start(&backs, &["allow: [monitor]"], "");
